@@ -1,0 +1,49 @@
+"""Typed errors of the engine; each carries a message for the person and a hint that says what to do."""
+
+
+class PagewellError(Exception):
+    """Base of every error Pagewell raises on purpose: what is wrong, and in `hint` what to do about it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class ConfigError(PagewellError):
+    """A setting has a value that cannot be used; the message names the setting."""
+
+
+class ModelLoadError(PagewellError):
+    """A checkpoint cannot be loaded: missing, damaged, inconsistent or of an unsupported kind."""
+
+
+class InvalidRequest(PagewellError):
+    """A request's value is out of range or of the wrong kind; `param` names the field."""
+
+    def __init__(self, param: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.param = param
+
+
+class PromptTooLong(PagewellError):
+    """The prompt leaves no room for even one new token in the window of `max_model_len` tokens."""
+
+    def __init__(self, n_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {max_model_len} tokens. However, your messages resulted in "
+            f"{n_tokens} tokens. Please reduce the length of the messages."
+        )
+        self.n_tokens = n_tokens
+        self.max_model_len = max_model_len
+
+
+class QueueFull(PagewellError):
+    """Too many requests are waiting; the client should come back later."""
+
+
+class EngineDead(PagewellError):
+    """The engine thread has stopped; no request can be served until the model is loaded again."""

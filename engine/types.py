@@ -1,0 +1,258 @@
+"""The types that travel through the engine: requests, sequences, step plans, step results and events.
+
+A `Sequence` is the only truth about a running answer. Words: *computed* (its KV exists), *scheduled* (in this
+step's plan), *committed* (accepted into the sequence), *emitted* (sent to the client).
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.text.output import OutputText
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """How tokens are drawn and when an answer ends. Defaults are OpenAI's."""
+
+    max_tokens: int | None = None
+    """Most tokens to produce; None means until an end token or the end of the window."""
+    min_tokens: int = 0
+    """End tokens and stop token ids are masked until this many tokens were produced."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    """Draws depend on (seed, choice, position) only; None picks a fresh seed."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = None
+    """None: no log probabilities. k: of the chosen token and of the k likeliest ones."""
+    prompt_logprobs: int | None = None
+    n: int = 1
+    """Choices that share one prefill."""
+
+
+@dataclass(slots=True, frozen=True)
+class TokenLogprob:
+    """Log probability of one token under the model's own distribution (before temperature and penalties)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the likeliest token."""
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log probability), likeliest first."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One client request. `uid` is given by the engine and never reused; `request_id` is the client's."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    sink: Callable[[list[Event]], None]
+    """Called on the engine thread with this request's events of one step."""
+    cache_salt: str = ""
+    priority: int = 0
+    """Lower runs earlier; equal priorities are first come, first served."""
+    uid: int = -1
+    arrival_s: float = field(default_factory=time.monotonic)
+
+
+class Status(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    """Waiting again, after its blocks were taken back."""
+    FINISHED = "finished"
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One running answer: its tokens, how far their KV is computed, and the blocks that hold it."""
+
+    request: Request
+    index: int
+    """Which of the request's n choices this is."""
+    token_ids: list[int]
+    n_prompt: int
+    seed: int
+    max_tokens: int
+    """Resolved limit of produced tokens: fits the window."""
+    end_ids: frozenset[int]
+    """Token ids that end the answer (end-of-generation ids unless ignore_eos, plus stop_token_ids)."""
+    text: OutputText
+    status: Status = Status.WAITING
+    n_computed: int = 0
+    n_cached: int = 0
+    """Prompt tokens that the first admission found in the prefix cache."""
+    block_ids: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)
+    """Chained keys of the full blocks of `token_ids`, grown as tokens are committed."""
+    generation: int = 0
+    """Raised at each preemption; a result of an older generation is dropped."""
+    drafts: list[int] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    first_scheduled_s: float | None = None
+    first_token_s: float | None = None
+    n_preemptions: int = 0
+
+    @property
+    def n_output(self) -> int:
+        return len(self.token_ids) - self.n_prompt
+
+    @property
+    def n_wanted(self) -> int:
+        """Tokens whose KV does not exist yet: the rest of a prefill, the one of a decode, or a verify with drafts."""
+        return len(self.token_ids) + len(self.drafts) - self.n_computed
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """A sequence's share of a step: tokens start .. start + n_query, whose last n_logits rows are needed as logits.
+
+    n_logits is 0 (a chunk in mid-prompt), 1 + n_draft (decode, verify, end of prefill) or n_query (prompt logprobs).
+    `samples` says that the last row draws a token.
+    """
+
+    seq: Sequence
+    start: int
+    n_query: int
+    n_draft: int
+    n_logits: int
+    samples: bool
+    generation: int
+
+
+@dataclass(slots=True, frozen=True)
+class StepPlan:
+    """What one step computes. `copies` are (source block, destination block), done before anything is written."""
+
+    entries: tuple[Entry, ...]
+    copies: tuple[tuple[int, int], ...]
+    preempted: tuple[Sequence, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(entry.n_query for entry in self.entries)
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """A plan as tensors. n = tokens of the step, s = sequences, all on the model's device.
+
+    Flat token rows are in entry order; entry i owns rows query_starts[i] .. query_starts[i + 1].
+    """
+
+    token_ids: torch.Tensor
+    """int64 [n]"""
+    positions: torch.Tensor
+    """int64 [n]"""
+    query_starts: torch.Tensor
+    """int32 [s + 1]"""
+    context_lens: torch.Tensor
+    """int32 [s]: tokens with KV once this step has run (start + n_query)."""
+    slots: torch.Tensor
+    """int64 [n]: block id * block size + offset where each token's K and V go."""
+    block_tables: torch.Tensor
+    """int32 [s, most blocks of a sequence], padded with -1."""
+    logit_rows: torch.Tensor
+    """int64 [rows]: flat token rows whose logits are needed, entry by entry."""
+
+
+@dataclass(slots=True, frozen=True)
+class Sampled:
+    """What a step produced for one entry: accepted token ids (none in mid-prompt) and log probabilities if asked."""
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    """One for each logit row that predicts a prompt token: row at position p speaks of token p + 1."""
+
+
+@dataclass(slots=True, frozen=True)
+class StepResult:
+    """Parallel to the plan's entries."""
+
+    sampled: tuple[Sampled, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Started:
+    """The request was admitted for the first time: its prefill begins."""
+
+    uid: int
+    n_prompt: int
+    n_cached: int
+    queued_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Delta:
+    """New text of one choice. Text can be empty while characters or a possible stop string are held back."""
+
+    uid: int
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    """Set on a choice's last delta."""
+    stop_reason: int | str | None = None
+    """The stop token id or stop string that ended the choice; None for an ordinary end token."""
+
+
+@dataclass(slots=True, frozen=True)
+class Usage:
+    n_prompt: int
+    n_cached: int
+    n_output: int
+    """Over all choices."""
+    n_preemptions: int
+    queued_s: float
+    ttft_s: float | None
+    """None when no token was produced."""
+    total_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Finished:
+    """The one terminal event of a request: all choices ended, or it was aborted, or it failed (`error` says why)."""
+
+    uid: int
+    reason: FinishReason
+    """STOP when every choice ended on its own (each choice's Delta has its own reason), else ABORT or ERROR."""
+    usage: Usage
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    error: str | None = None
+
+
+Event = Started | Delta | Finished
