@@ -1,0 +1,71 @@
+"""ModelConfig: what a model is, read from a Hugging Face config.json or from GGUF metadata, in one vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3", "mistral")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """How positions turn into rotation angles: inv_freq[i] = theta ** (-2 i / rotary_dim), i < rotary_dim / 2, then scaled.
+
+    `params` by `scaling`, with the names of transformers' modeling_rope_utils, whose formulas hold:
+      none
+      linear   factor
+      llama3   factor, low_freq_factor, high_freq_factor, original_max_position_embeddings
+      yarn     factor, original_max_position_embeddings, beta_fast, beta_slow, truncate, and (None: from the factor)
+               attention_factor, mscale, mscale_all_dim
+      dynamic  factor, original_max_position_embeddings
+      factors  factors: rotary_dim / 2 divisors of inv_freq, as a GGUF's rope_freqs tensor has them
+    """
+
+    theta: float
+    rotary_dim: int
+    scaling: str = "none"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One decoder-only model. Sizes in values, not bytes."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_eps: float
+    max_position: int
+    """Window in tokens that the model was made for, rope scaling included."""
+    tie_embeddings: bool
+    """The output matrix is the embedding matrix; the checkpoint has no lm_head.weight."""
+    attention_bias: bool
+    """q, k and v have biases."""
+    attention_output_bias: bool
+    """o has a bias (never in qwen2, whose q, k and v have)."""
+    mlp_bias: bool
+    qk_norm: bool
+    rope: RopeConfig
+    local_rope: RopeConfig | None
+    """Of the layers with a window, where these differ (gemma3)."""
+    windows: tuple[int, ...]
+    """Per layer: how many positions back a query sees, itself included; 0 for all."""
+    attention_scale: float
+    """Factor of q times k."""
+    attn_soft_cap: float
+    """0 for none."""
+    logit_soft_cap: float
+    """0 for none."""
+    embedding_scale: float
+    """Factor of the embedding's rows; 1 for none."""
+    activation: str
+    """"silu" or "gelu_tanh"."""
+    eos_ids: tuple[int, ...]
+    """Ids that end a generation, as far as the configuration names them."""

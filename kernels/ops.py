@@ -1,0 +1,192 @@
+"""The operators: signature, shapes and meaning of each. This file is the contract that every implementation meets.
+
+Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
+heads, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in float32, and
+allocates its result unless it says that it writes in place. Arguments are on one device.
+
+Batch invariance is part of the contract: a row of the result depends on that row, its position and the weights only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+DENSE: dict[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""Unquantised weight types, and the dtype in which their data is held."""
+
+BLOCKS: dict[str, tuple[int, int]] = {
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+}
+"""Quantised weight types: (values per block, bytes per block). Layouts as in ggml-common.h of llama.cpp."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """A matrix that maps rows of `shape[1]` values to rows of `shape[0]` values.
+
+    data is [out, in] of the dtype in DENSE, or uint8 [out, bytes per row] of GGUF blocks; it may be a view on a file that
+    is mapped into memory, so nobody writes to it.
+    """
+
+    qtype: str
+    shape: tuple[int, int]
+    data: Tensor
+
+    def __post_init__(self) -> None:
+        n_out, n_in = self.shape
+        if self.qtype in DENSE:
+            expected, dtype = (n_out, n_in), DENSE[self.qtype]
+        elif self.qtype in BLOCKS:
+            n_values, n_bytes = BLOCKS[self.qtype]
+            if n_in % n_values:
+                raise ValueError(f"A {self.qtype} row has whole blocks of {n_values} values, but this one has {n_in} values.")
+            expected, dtype = (n_out, n_in // n_values * n_bytes), torch.uint8
+        else:
+            raise ValueError(f"Unknown weight type {self.qtype}; known: {', '.join((*DENSE, *BLOCKS))}.")
+        if tuple(self.data.shape) != expected or self.data.dtype != dtype:
+            raise ValueError(
+                f"A {self.qtype} weight of shape {self.shape} needs {dtype} data of shape {expected}, "
+                f"not {self.data.dtype} {tuple(self.data.shape)}."
+            )
+
+    @property
+    def n_bytes(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """What an implementation must cope with. A field left out says that the operator does not depend on it."""
+
+    device: str = "cpu"
+    """Device type as torch names it: "cpu", "cuda"."""
+    dtype: torch.dtype | None = None
+    """Of the activations."""
+    kv_dtype: torch.dtype | None = None
+    qtype: str | None = None
+    head_size: int | None = None
+    window: bool = False
+    soft_cap: bool = False
+
+    def __str__(self) -> str:
+        parts = [self.device]
+        parts += [str(value).removeprefix("torch.") for value in (self.dtype, self.qtype) if value is not None]
+        parts += [f"kv {str(self.kv_dtype).removeprefix('torch.')}"] if self.kv_dtype is not None else []
+        parts += [f"head {self.head_size}"] if self.head_size is not None else []
+        parts += [name for name, used in (("window", self.window), ("soft cap", self.soft_cap)) if used]
+        return ", ".join(parts)
+
+
+class QuantLinear(Protocol):
+    """x [n, in], bias [out] or None -> [n, out]: x times the dequantised weight transposed, plus the bias."""
+
+    def __call__(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor: ...
+
+
+class Embedding(Protocol):
+    """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised."""
+
+    def __call__(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor: ...
+
+
+class RMSNorm(Protocol):
+    """x [..., h], weight [h] -> [..., h]: x / sqrt(mean(x^2) + eps) * weight, over the last dim; also for q and k heads."""
+
+    def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+
+class RMSNormAdd(Protocol):
+    """x, residual [n, h], weight [h] -> (rms_norm(x + residual), x + residual)."""
+
+    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+
+
+class RopeAndWriteKV(Protocol):
+    """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
+
+    q [n, H, D], k and v [n, Hkv, D], cos and sin float32 [n, R / 2], caches [n_blocks, block_size, Hkv, D] (written in
+    place), slots int64 [n]: block id * block_size + offset, or -1 for a padding row, which is written nowhere. Dims
+    0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D stay. k's own memory may be reused.
+    """
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor
+    ) -> Tensor: ...
+
+
+class PagedAttention(Protocol):
+    """Causal attention of each query row over its own sequence's cached keys and values; [n, H, D].
+
+    q [n, H, D]; caches [n_blocks, block_size, Hkv, D], already holding this step's keys and values; query head i uses KV
+    head i * Hkv // H. query_starts int32 [s + 1]: sequence i owns rows query_starts[i] .. query_starts[i + 1]; its row j sits
+    at position context_lens[i] - n_query_i + j. context_lens int32 [s]. block_tables int32 [s, most blocks], padded with -1.
+    Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
+    score x (already times scale) by c * tanh(x / c). Cache contents outside a sequence's context never matter, NaN included. A
+    sequence without query rows is allowed, also with context 0.
+    """
+
+    def __call__(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        query_starts: Tensor,
+        context_lens: Tensor,
+        block_tables: Tensor,
+        scale: float,
+        window: int = 0,
+        soft_cap: float = 0.0,
+    ) -> Tensor: ...
+
+
+class GatedActivation(Protocol):
+    """gate, up [n, f] -> [n, f]: activation(gate) * up. silu_mul: x * sigmoid(x); gelu_tanh_mul: GELU's tanh form."""
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor: ...
+
+
+class CopyBlocks(Protocol):
+    """Copy whole blocks inside one layer's caches, in place; pairs are (source, destination), no block in two pairs' reach."""
+
+    def __call__(self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None: ...
+
+
+OPERATORS: dict[str, type] = {
+    "quant_linear": QuantLinear,
+    "embedding": Embedding,
+    "rms_norm": RMSNorm,
+    "rms_norm_add": RMSNormAdd,
+    "rope_and_write_kv": RopeAndWriteKV,
+    "paged_attention": PagedAttention,
+    "silu_mul": GatedActivation,
+    "gelu_tanh_mul": GatedActivation,
+    "copy_blocks": CopyBlocks,
+}
+"""Every operator's name and the protocol its implementations follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Impl:
+    """One implementation of an operator.
+
+    supports(spec) returns None, or in a few words why not; it never tries the operator out. `specs` are the cases that
+    conformance.py runs against the reference; each of them must be supported.
+    """
+
+    op: str
+    source: str
+    fn: Callable[..., Any]
+    supports: Callable[[OpSpec], str | None]
+    specs: tuple[OpSpec, ...]

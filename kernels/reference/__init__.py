@@ -1,0 +1,48 @@
+"""Every operator in plain torch, on any device torch has: slow, obviously right, and the oracle of all other kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.ops import BLOCKS, DENSE, Impl, OpSpec
+from kernels.reference.activation import gelu_tanh_mul, silu_mul
+from kernels.reference.attention import paged_attention
+from kernels.reference.cache import copy_blocks, rope_and_write_kv
+from kernels.reference.linear import embedding, quant_linear
+from kernels.reference.norm import rms_norm, rms_norm_add
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _supports(spec: OpSpec) -> str | None:
+    if spec.dtype not in (None, *_FLOATS):
+        return f"activations of {spec.dtype}"
+    if spec.kv_dtype not in (None, *_FLOATS):
+        return f"KV cache of {spec.kv_dtype}"
+    if spec.qtype is not None and spec.qtype not in DENSE and spec.qtype not in BLOCKS:
+        return f"weights of type {spec.qtype}"
+    return None
+
+
+_PLAIN = tuple(OpSpec(dtype=dtype) for dtype in _FLOATS)
+_MATRICES = tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtype in (*DENSE, *BLOCKS))
+_CACHES = tuple(OpSpec(dtype=dtype, kv_dtype=kv, head_size=64) for dtype, kv in ((_FLOATS[0], kv) for kv in _FLOATS))
+_ATTENTION = (
+    *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in _FLOATS for head in (64, 80, 128, 256)),
+    *(OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=w, soft_cap=c) for w, c in ((1, 0), (0, 1), (1, 1))),
+)
+
+IMPLS = tuple(
+    Impl(op, "reference", fn, _supports, specs)
+    for op, fn, specs in (
+        ("quant_linear", quant_linear, _MATRICES),
+        ("embedding", embedding, _MATRICES),
+        ("rms_norm", rms_norm, _PLAIN),
+        ("rms_norm_add", rms_norm_add, _PLAIN),
+        ("rope_and_write_kv", rope_and_write_kv, _CACHES),
+        ("paged_attention", paged_attention, _ATTENTION),
+        ("silu_mul", silu_mul, _PLAIN),
+        ("gelu_tanh_mul", gelu_tanh_mul, _PLAIN),
+        ("copy_blocks", copy_blocks, _CACHES),
+    )
+)

@@ -1,0 +1,67 @@
+"""Attention over a paged KV cache: gather a sequence's keys and values, then softmax(q k^T) v with explicit masks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MOST_SCORES = 1 << 22
+"""Scores held at once (16 MiB); longer prompts are walked in tiles of query rows."""
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
+    block_tables: Tensor,
+    scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
+) -> Tensor:
+    out = torch.empty_like(q)
+    starts, contexts = query_starts.tolist(), context_lens.tolist()
+    for i, context in enumerate(contexts):
+        n_query = starts[i + 1] - starts[i]
+        if n_query == 0:
+            continue
+        first_position = context - n_query
+        tile = max(1, _MOST_SCORES // (q.shape[1] * context))
+        for row in range(0, n_query, tile):
+            rows = slice(starts[i] + row, starts[i] + min(row + tile, n_query))
+            low = first_position + row
+            high = low + rows.stop - rows.start
+            seen_from = max(0, low - window + 1) if window else 0
+            k = _gather(k_cache, block_tables[i], seen_from, high)
+            v = _gather(v_cache, block_tables[i], seen_from, high)
+            out[rows] = _attend(q[rows], k, v, low - seen_from, scale, window, soft_cap)
+    return out
+
+
+def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor:
+    """Positions start .. stop of one sequence, [stop - start, Hkv, D] float32."""
+    block_size = cache.shape[1]
+    first = start // block_size
+    blocks = block_table[first : -(-stop // block_size)].long()
+    rows = cache[blocks].flatten(0, 1)
+    return rows[start - first * block_size : stop - first * block_size].float()
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, offset: int, scale: float, window: int, soft_cap: float) -> Tensor:
+    """q [m, H, D] at positions offset .. offset + m; k, v [c, Hkv, D] at positions 0 .. c; [m, H, D] of q's dtype."""
+    m, n_heads, head_size = q.shape
+    n_kv_heads = k.shape[1]
+    grouped = q.float().view(m, n_kv_heads, n_heads // n_kv_heads, head_size).permute(1, 2, 0, 3)
+    scores = grouped.reshape(n_kv_heads, -1, head_size) @ k.permute(1, 2, 0) * scale
+    if soft_cap:
+        scores = torch.tanh(scores / soft_cap) * soft_cap
+    if m > 1 or window:
+        query = torch.arange(offset, offset + m, device=q.device).unsqueeze(1)
+        key = torch.arange(k.shape[0], device=q.device).unsqueeze(0)
+        hidden = key > query
+        if window:
+            hidden |= query - key >= window
+        scores.view(n_kv_heads, -1, m, k.shape[0]).masked_fill_(hidden, -torch.inf)
+    mixed = torch.softmax(scores, -1) @ v.transpose(0, 1)
+    return mixed.view(n_kv_heads, -1, m, head_size).permute(2, 0, 1, 3).reshape(m, n_heads, head_size).to(q.dtype)
