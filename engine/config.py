@@ -18,8 +18,8 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     """How the engine loads and runs one model."""
 
     max_model_len: Annotated[
-        int | None,
-        Meta(ge=16, description="Window in tokens, prompt and answer together. Default: the model's own, or what fits in memory."),
+        Annotated[int, Meta(ge=16)] | None,
+        Meta(description="Window in tokens, prompt and answer together. Default: the model's own, or what fits in memory."),
     ] = None
     max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="Most answers computed together in one step.")] = 64
     max_num_batched_tokens: Annotated[
@@ -31,37 +31,52 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     ] = True
     block_size: Annotated[int, Meta(ge=1, le=256, description="Tokens of one KV cache block.")] = 16
     gpu_memory_utilization: Annotated[
-        float | None,
-        Meta(gt=0, le=1, description="Most of the device's free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 of free memory on a CPU."),
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(
+            description="Most of the device's free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."
+        ),
     ] = None
     kv_cache_memory: Annotated[
-        int | None,
-        Meta(ge=1, description="Bytes of KV cache (units allowed: 512MiB, 2GiB). Default: fitted to free memory."),
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Size of the KV cache. Default: fitted to free memory.", extra={"unit": "bytes"}),
     ] = None
     kv_cache_dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16"], Meta(description="Number format of the KV cache. auto: that of the activations.")
+        Literal["auto", "float32", "float16", "bfloat16"],
+        Meta(description="Number format of the KV cache. auto: that of the activations."),
     ] = "auto"
     swap_space: Annotated[
-        int, Meta(ge=0, description="Bytes of host memory for swapped-out blocks. Only 0 for now: preempted answers are recomputed.")
+        int,
+        Meta(
+            ge=0,
+            description="Host memory for swapped-out blocks. Only 0 for now: preempted answers are recomputed.",
+            extra={"unit": "bytes"},
+        ),
     ] = 0
     enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
-    enforce_eager: Annotated[
-        bool, Meta(description="Never capture the decode step as a graph. A CPU always runs eagerly.")
-    ] = False
-    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the model runs. auto: a GPU if torch sees one.")] = "auto"
+    enforce_eager: Annotated[bool, Meta(description="Never capture the decode step as a graph. A CPU always runs eagerly.")] = (
+        False
+    )
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Meta(description="Where the model runs. auto: a GPU if torch sees one.")
+    ] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16"], Meta(description="Number format of activations. auto: float32 on a CPU.")
+        Literal["auto", "float32", "float16", "bfloat16"],
+        Meta(description="Number format of activations. auto: float32 on a CPU."),
     ] = "auto"
     quantization: Annotated[
         Literal["auto", "none"],
-        Meta(description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory."),
+        Meta(
+            description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory."
+        ),
     ] = "auto"
     seed: Annotated[int, Meta(ge=0, description="Seed from which requests without a seed of their own draw theirs.")] = 0
     max_waiting: Annotated[
         int, Meta(ge=1, description="Most requests that may wait; one more is answered 503 with a time to come back.")
     ] = 1024
     tensor_parallel_size: Annotated[int, Meta(ge=1, description="Devices that share one model. Only 1 for now.")] = 1
-    debug_checks: Annotated[bool, Meta(description="Check every law of the KV cache after each step (slow; for development).")] = False
+    debug_checks: Annotated[
+        bool, Meta(description="Check every law of the KV cache after each step (slow; for development).")
+    ] = False
 
     def validate(self) -> None:
         """Raise ConfigError for values that are well-formed but not available, naming the setting and the remedy."""

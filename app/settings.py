@@ -1,0 +1,226 @@
+"""Settings: every option of Pagewell, declared once.
+
+The Structs below and `engine.config.EngineConfig` are the only declarations. The command line's options and help, the
+sections of serving_config.toml, the PAGEWELL_* variables and the table in the README are derived from them.
+
+Rising precedence: default, TOML file, environment, command line.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from app import paths
+from app.options import ENV_PREFIX, Option, did_you_mean, options_of
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+
+CONFIG_NAME = "serving_config.toml"
+CONFIG_ENV = "PAGEWELL_CONFIG"
+PLACE_ENV = frozenset({CONFIG_ENV, "PAGEWELL_HOME", "PAGEWELL_TEST_MODELS"})
+"""PAGEWELL_* variables that are no settings but say where things lie."""
+
+
+class OrchestratorSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How the server behaves around the model."""
+
+    env: Annotated[
+        Literal["production", "development"],
+        Meta(
+            description="development: check the laws of the KV cache after each step, log debug messages, show details of errors."
+        ),
+    ] = "production"
+    idle_timeout: Annotated[
+        float, Meta(ge=0, description="Seconds without a request after which the model is unloaded until the next one. 0: never.")
+    ] = 0.0
+    permission_mode: Annotated[
+        Literal["open", "key", "readonly"],
+        Meta(
+            description="Who may abort others' requests, load and unload. open: whoever reaches the server; "
+            "key: only with the API key; readonly: nobody."
+        ),
+    ] = "open"
+
+
+class ServingSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Which model is served, where, and to whom."""
+
+    model: Annotated[
+        str, Meta(min_length=1, description="A GGUF file, a folder in Hugging Face layout, a catalogue name or a hub id.")
+    ] = "smollm2-135m-instruct"
+    served_model_name: Annotated[
+        Annotated[str, Meta(min_length=1)] | None, Meta(description="Name that clients see. Default: the model's own.")
+    ] = None
+    host: Annotated[str, Meta(min_length=1, description="Address to listen on. Any but a loopback address needs an API key.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on. 0: any free one.")] = 8000
+    api_key: Annotated[
+        Annotated[str, Meta(min_length=1)] | None, Meta(description="Key that clients must send. Default: none is asked for.")
+    ] = None
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="Host names by which clients reach the server, beside localhost and the address it listens on."),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="Origins whose pages may call. Without a port: on any port; only a scheme (app://): all of it."),
+    ] = ("http://localhost", "http://127.0.0.1", "app://", "vscode-webview://")
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe messages that are logged.")
+    ] = "info"
+
+
+_DISTRIBUTED = frozenset({"tensor_parallel_size"})
+"""Fields of EngineConfig that the TOML file has under [distributed]; the others stand under [serving]."""
+
+OPTIONS: tuple[Option, ...] = (
+    *options_of(ServingSettings, "serving"),
+    *(replace(o, section="distributed") if o.name in _DISTRIBUTED else o for o in options_of(EngineConfig, "serving")),
+    *options_of(OrchestratorSettings, "orchestrator"),
+)
+BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
+SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of one run, validated."""
+
+    orchestrator: OrchestratorSettings
+    serving: ServingSettings
+    engine: EngineConfig
+    config_path: Path | None = None
+    """The TOML file that was read."""
+
+    @property
+    def development(self) -> bool:
+        return self.orchestrator.env == "development"
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches the server."""
+        host = self.serving.host
+        if host in ("0.0.0.0", "::"):
+            host = "127.0.0.1"
+        return f"http://[{host}]:{self.serving.port}" if ":" in host else f"http://{host}:{self.serving.port}"
+
+
+def make(values: Mapping[str, Any] | None = None, *, config_path: Path | None = None) -> Settings:
+    """Settings from typed values by option name, defaults for the rest; ConfigError when they do not go together."""
+    values = dict(values or {})
+    if values.get("env") == "development":
+        values = {"debug_checks": True, "log_level": "debug"} | values
+
+    def build(struct: type[msgspec.Struct]) -> Any:
+        return struct(**{o.name: values[o.name] for o in OPTIONS if o.struct is struct and o.name in values})
+
+    settings = Settings(
+        orchestrator=build(OrchestratorSettings),
+        serving=build(ServingSettings),
+        engine=build(EngineConfig),
+        config_path=config_path,
+    )
+    _validate(settings)
+    return settings
+
+
+def load(
+    cli: Mapping[str, Any] | None = None,
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Settings from all sources.
+
+    cli: typed values of the options given on the command line, by name. config: the TOML file; None looks at
+    PAGEWELL_CONFIG, then for serving_config.toml in the working directory, then in the person's config folder.
+    Raises ConfigError that names the source, the setting, what was expected and the nearest name.
+    """
+    path = _find_config(config, environ)
+    values = (_from_toml(path) if path else {}) | _from_environ(environ) | dict(cli or {})
+    return make(values, config_path=path)
+
+
+def _find_config(config: Path | None, environ: Mapping[str, str]) -> Path | None:
+    named = config or (Path(environ[CONFIG_ENV]) if environ.get(CONFIG_ENV) else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"There is no configuration file {named}.", "Check --config and PAGEWELL_CONFIG.")
+        return named
+    return next((path for path in (Path.cwd() / CONFIG_NAME, paths.config_dir() / CONFIG_NAME) if path.is_file()), None)
+
+
+def _from_toml(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    values: dict[str, Any] = {}
+    for section, table in tables.items():
+        if section not in SECTIONS or not isinstance(table, dict):
+            home = BY_NAME.get(section)
+            hint = f" It belongs under [{home.section}]." if home else did_you_mean(section, SECTIONS)
+            raise ConfigError(f"{path}: there is no section [{section}].{hint}", f"Sections: {', '.join(SECTIONS)}.")
+        for name, value in table.items():
+            option = BY_NAME.get(name.replace("-", "_"))
+            if option is None:
+                raise ConfigError(f"{path}: [{section}] has no setting {name!r}.{did_you_mean(name, BY_NAME)}", _LIST_HINT)
+            if option.section != section:
+                raise ConfigError(f"{path}: {name!r} stands under [{section}], but belongs under [{option.section}].")
+            values[option.name] = _parse(option, value, f"{path}: [{section}] {name}")
+    return values
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    by_env = {option.env: option for option in OPTIONS}
+    values: dict[str, Any] = {}
+    for name, text in environ.items():
+        if not name.startswith(ENV_PREFIX) or name in PLACE_ENV:
+            continue
+        if name not in by_env:
+            raise ConfigError(f"The environment has {name}, which is no setting.{did_you_mean(name, by_env)}", _LIST_HINT)
+        option = by_env[name]
+        values[option.name] = _parse(option, text, name)
+    return values
+
+
+_LIST_HINT = "`pagewell settings` lists them all."
+
+
+def _parse(option: Option, value: Any, source: str) -> Any:
+    try:
+        return option.parse(value)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}", option.description) from error
+
+
+def _validate(settings: Settings) -> None:
+    serving = settings.serving
+    settings.engine.validate()
+    if serving.api_key is None and not is_loopback(serving.host):
+        raise ConfigError(
+            f"host is {serving.host}, which other machines can reach, but there is no API key.",
+            "Set --api-key (or PAGEWELL_API_KEY), or listen on --host 127.0.0.1.",
+        )
+    if serving.api_key is None and settings.orchestrator.permission_mode == "key":
+        raise ConfigError("permission_mode is key, but there is no API key.", "Set --api-key, or --permission-mode open.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`. A name other than localhost counts as reachable from outside."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,26 @@
+"""What every test shares: the --models option, and a home of its own on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import models
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--models", action="store_true", help="fail, instead of skip, where one of the larger models is missing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    models.REQUIRED = config.getoption("--models")
+
+
+@pytest.fixture(autouse=True)
+def pagewell_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing that a test writes reaches the person's own chats, settings or models."""
+    home = tmp_path_factory.mktemp("home")
+    models.folder()
+    monkeypatch.setenv("PAGEWELL_HOME", str(home))
+    return home
