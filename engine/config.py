@@ -33,7 +33,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(
-            description="Most of the device's free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."
+            description="Share of free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."
         ),
     ] = None
     kv_cache_memory: Annotated[
