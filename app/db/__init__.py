@@ -1,0 +1,1 @@
+"""Storage: conversations, messages and generations in one SQLite file."""

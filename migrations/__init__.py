@@ -1,0 +1,1 @@
+"""Alembic migrations of the conversations' database, each with the reason for its tables."""
