@@ -1,0 +1,28 @@
+"""Ties the stats feed to the application: its routes, its dependencies, and the sampler's life."""
+
+from __future__ import annotations
+
+from litestar.config.app import AppConfig
+from litestar.di import Provide
+from litestar.plugins import InitPlugin
+
+from app.settings import Settings
+from app.stats.controller import StatsController
+from app.stats.sampler import Sampler
+from app.stats.source import Host
+
+
+class StatsPlugin(InitPlugin):
+    """`create_app` passes it in `plugins`; the host must not have begun to load yet."""
+
+    def __init__(self, settings: Settings, host: Host) -> None:
+        self._settings = settings
+        self.sampler = Sampler(host, control=settings.orchestrator.permission_mode)
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        app_config.route_handlers.append(StatsController)
+        app_config.dependencies["stats_sampler"] = Provide(lambda: self.sampler, sync_to_thread=False)
+        app_config.dependencies["stats_settings"] = Provide(lambda: self._settings, sync_to_thread=False)
+        app_config.on_startup.append(self.sampler.start)
+        app_config.on_shutdown.append(self.sampler.stop)
+        return app_config
