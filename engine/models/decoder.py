@@ -1,0 +1,61 @@
+"""Decoder: embedding, layers, final norm and output matrix; the whole of a model, whatever its family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.kv.storage import KVStorage
+from engine.models.operators import Operators
+from engine.models.parts import DecoderLayer, Embedding, Linear, Norm
+from engine.models.rotary import Rotary
+from engine.types import StepInputs
+from engine.weights.config import ModelConfig
+from engine.weights.loader import Slot
+
+
+class Decoder:
+    def __init__(
+        self, config: ModelConfig, ops: Operators, max_model_len: int, layers: Sequence[DecoderLayer], norm: Norm
+    ) -> None:
+        self.config = config
+        self.layers = layers
+        self.norm = norm
+        self.head = Linear(ops, config.hidden_size, config.vocab_size)
+        self.embedding = Embedding(
+            ops,
+            config.vocab_size,
+            config.hidden_size,
+            scale=config.embedding_scale,
+            head=self.head if config.tie_embeddings else None,
+        )
+        self._rotary = Rotary(config.rope, max_model_len, ops.device)
+        local = config.local_rope
+        self._local_rotary = self._rotary if local is None else Rotary(local, max_model_len, ops.device)
+
+    def parameters(self) -> dict[str, Slot]:
+        """Hugging Face name -> slot, for every parameter; a tied output matrix is not one."""
+        slots: dict[str, Slot] = {"model.embed_tokens.weight": self.embedding}
+        for i, layer in enumerate(self.layers):
+            slots.update(layer.parameters(f"model.layers.{i}"))
+        slots.update(self.norm.parameters("model.norm"))
+        if not self.config.tie_embeddings:
+            slots.update(self.head.parameters("lm_head"))
+        return slots
+
+    def forward(self, inputs: StepInputs, kv: KVStorage) -> Tensor:
+        """Hidden states after the final norm, [n, h]; the step's keys and values are in `kv` afterwards."""
+        angles = self._rotary(inputs.positions)
+        local_angles = angles if self._local_rotary is self._rotary else self._local_rotary(inputs.positions)
+        x, residual = self.embedding(inputs.token_ids), None
+        for i, layer in enumerate(self.layers):
+            x, residual = layer(x, residual, local_angles if self.config.windows[i] else angles, inputs, kv.layer(i))
+        return self.norm.add(x, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, h] -> float32 [rows, vocabulary]"""
+        logits = self.head(hidden).float()
+        cap = self.config.logit_soft_cap
+        return torch.tanh(logits / cap) * cap if cap else logits

@@ -1,0 +1,209 @@
+"""The parts that decoders are built of. Each knows its parameters' names and calls operators that were resolved at load.
+
+Shapes: n tokens of a step, h hidden size, H query heads, Hkv KV heads, D head size, f width of the MLP. Activations and
+the residual stream have the operators' dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.models.operators import Operators
+from engine.types import StepInputs
+from engine.weights.config import ModelConfig
+from engine.weights.loader import Slot
+from kernels.ops import Weight
+
+Parameters = Iterator[tuple[str, Slot]]
+Caches = tuple[Tensor, Tensor]
+"""k and v of one layer, [n_blocks, block_size, Hkv, D]."""
+Angles = tuple[Tensor, Tensor]
+"""cos and sin of the step's positions, float32 [n, rotary_dim / 2]."""
+
+
+class Vector:
+    """A vector parameter, kept in float32 on the model's device; `offset` is added as it is filled."""
+
+    def __init__(self, ops: Operators, size: int, *, offset: float = 0.0) -> None:
+        self.shape = (size,)
+        self.value: Tensor | None = None
+        self._device = ops.device
+        self._offset = offset
+
+    def fill(self, value: Tensor) -> None:
+        self.value = (value + self._offset if self._offset else value).to(self._device)
+
+
+class Matrix:
+    """A matrix parameter and the operator that uses it, which is resolved when the weight's type is known."""
+
+    def __init__(self, ops: Operators, op: str, n_out: int, n_in: int) -> None:
+        self.shape = (n_out, n_in)
+        self.weight: Weight | None = None
+        self._ops = ops
+        self._op = op
+        self._fn: Callable[..., Tensor] | None = None
+
+    def fill(self, value: Weight) -> None:
+        self.weight = Weight(value.qtype, value.shape, value.data.to(self._ops.device))
+        self._fn = self._ops.get(self._op, qtype=value.qtype)
+
+
+class Linear(Matrix):
+    def __init__(self, ops: Operators, n_in: int, n_out: int, *, bias: bool = False) -> None:
+        super().__init__(ops, "quant_linear", n_out, n_in)
+        self.bias = Vector(ops, n_out) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, n_in] -> [n, n_out]"""
+        return self._fn(x, self.weight, self.bias and self.bias.value)
+
+    def parameters(self, name: str) -> Parameters:
+        yield f"{name}.weight", self
+        if self.bias:
+            yield f"{name}.bias", self.bias
+
+
+class Embedding(Matrix):
+    """Rows of the embedding matrix, times `scale`; fills `head` too, where the output matrix is the same one."""
+
+    def __init__(self, ops: Operators, n_vocab: int, size: int, *, scale: float = 1.0, head: Linear | None = None) -> None:
+        super().__init__(ops, "embedding", n_vocab, size)
+        self._scale = torch.tensor(scale, dtype=ops.dtype).item()
+        self._head = head
+
+    def fill(self, value: Weight) -> None:
+        super().fill(value)
+        if self._head:
+            self._head.fill(self.weight)
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """int64 [n] -> [n, h]"""
+        rows = self._fn(token_ids, self.weight, self._ops.dtype)
+        return rows if self._scale == 1.0 else rows * self._scale
+
+
+class Norm(Vector):
+    """RMS norm; `offset` 1 is for weights that are stored as their distance from 1."""
+
+    def __init__(self, ops: Operators, size: int, eps: float, *, offset: float = 0.0) -> None:
+        super().__init__(ops, size, offset=offset)
+        self._eps = eps
+        self._norm = ops.get("rms_norm")
+        self._norm_add = ops.get("rms_norm_add")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., size] -> the same shape."""
+        return self._norm(x, self.value, self._eps)
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(norm(x + residual), x + residual), where no residual yet means that x begins it."""
+        if residual is None:
+            return self(x), x
+        return self._norm_add(x, residual, self.value, self._eps)
+
+    def parameters(self, name: str) -> Parameters:
+        yield f"{name}.weight", self
+
+
+class MLP:
+    """down(activation(gate(x)) * up(x))"""
+
+    def __init__(self, config: ModelConfig, ops: Operators, *, bias: bool = False) -> None:
+        self.gate = Linear(ops, config.hidden_size, config.intermediate_size, bias=bias)
+        self.up = Linear(ops, config.hidden_size, config.intermediate_size, bias=bias)
+        self.down = Linear(ops, config.intermediate_size, config.hidden_size, bias=bias)
+        self._activate = ops.get({"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}[config.activation])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, h] -> [n, h]"""
+        return self.down(self._activate(self.gate(x), self.up(x)))
+
+    def parameters(self, name: str) -> Parameters:
+        yield from self.gate.parameters(f"{name}.gate_proj")
+        yield from self.up.parameters(f"{name}.up_proj")
+        yield from self.down.parameters(f"{name}.down_proj")
+
+
+class Attention:
+    """Grouped-query attention over the paged cache, with rotary positions, and the window of its layer if it has one."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        ops: Operators,
+        layer: int,
+        *,
+        bias: bool = False,
+        output_bias: bool = False,
+        head_norm: Callable[[], Norm] | None = None,
+    ) -> None:
+        """head_norm makes the norm of each head of q and k before they are turned."""
+        size, q_size, kv_size = config.hidden_size, config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+        self.q = Linear(ops, size, q_size, bias=bias)
+        self.k = Linear(ops, size, kv_size, bias=bias)
+        self.v = Linear(ops, size, kv_size, bias=bias)
+        self.o = Linear(ops, q_size, size, bias=output_bias)
+        self.q_norm = head_norm() if head_norm else None
+        self.k_norm = head_norm() if head_norm else None
+        self._head_dim = config.head_dim
+        self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
+        self._write = ops.get_cached("rope_and_write_kv", config.head_dim)
+        self._attend = ops.get_cached(
+            "paged_attention", config.head_dim, window=config.windows[layer] > 0, soft_cap=config.attn_soft_cap > 0
+        )
+
+    def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
+        """[n, h] -> [n, h]; writes the step's keys and values into the caches."""
+        q = self.q(x).unflatten(-1, (-1, self._head_dim))
+        k = self.k(x).unflatten(-1, (-1, self._head_dim))
+        v = self.v(x).unflatten(-1, (-1, self._head_dim))
+        if self.q_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q = self._write(q, k, v, *angles, *caches, inputs.slots)
+        mixed = self._attend(q, *caches, inputs.query_starts, inputs.context_lens, inputs.block_tables, *self._settings)
+        return self.o(mixed.flatten(1))
+
+    def parameters(self, name: str) -> Parameters:
+        for part in ("q", "k", "v", "o"):
+            yield from getattr(self, part).parameters(f"{name}.{part}_proj")
+        if self.q_norm:
+            yield from self.q_norm.parameters(f"{name}.q_norm")
+            yield from self.k_norm.parameters(f"{name}.k_norm")
+
+
+class DecoderLayer(Protocol):
+    """Takes the last layer's output x apart from the residual it belongs to, so that their sum is fused with a norm."""
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, angles: Angles, inputs: StepInputs, caches: Caches
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def parameters(self, name: str) -> Parameters: ...
+
+
+class Block:
+    """A decoder layer with a norm before attention and one before the MLP."""
+
+    def __init__(self, attention: Attention, mlp: MLP, norm: Callable[[], Norm]) -> None:
+        self.attention = attention
+        self.mlp = mlp
+        self.input_norm = norm()
+        self.mlp_norm = norm()
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, angles: Angles, inputs: StepInputs, caches: Caches
+    ) -> tuple[Tensor, Tensor]:
+        x, residual = self.input_norm.add(x, residual)
+        x, residual = self.mlp_norm.add(self.attention(x, angles, inputs, caches), residual)
+        return self.mlp(x), residual
+
+    def parameters(self, name: str) -> Parameters:
+        yield from self.input_norm.parameters(f"{name}.input_layernorm")
+        yield from self.attention.parameters(f"{name}.self_attn")
+        yield from self.mlp_norm.parameters(f"{name}.post_attention_layernorm")
+        yield from self.mlp.parameters(f"{name}.mlp")

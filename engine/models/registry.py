@@ -1,0 +1,23 @@
+"""Which family's file builds a model."""
+
+from __future__ import annotations
+
+from engine.errors import ModelLoadError
+from engine.models import gemma3, llama, mistral, qwen2, qwen3
+from engine.models.decoder import Decoder
+from engine.models.operators import Operators
+from engine.weights.config import ModelConfig
+
+FAMILIES = {"llama": llama.build, "qwen2": qwen2.build, "qwen3": qwen3.build, "gemma3": gemma3.build, "mistral": mistral.build}
+
+
+def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
+    """A model without weights, its operators resolved and its rotary tables made for max_model_len positions.
+
+    Raises ModelLoadError for an unknown family, KernelMissing where an operator has no implementation.
+    """
+    if config.family not in FAMILIES:
+        raise ModelLoadError(
+            f"The model is of the family '{config.family}', which cannot be run.", f"Known families: {', '.join(FAMILIES)}."
+        )
+    return FAMILIES[config.family](config, ops, max_model_len)

@@ -1,0 +1,129 @@
+"""How many KV blocks fit into memory beside the weights, and how long a window they allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.weights.config import ModelConfig
+
+GIB = 1 << 30
+
+CPU_SHARE = 0.5
+GPU_SHARE = 0.9
+CPU_DEFAULT_MOST = 4 * GIB
+"""KV cache on a CPU unless more is asked for: a desktop has other programs to run."""
+MIN_WINDOW = 16
+"""Tokens below which a model is of no use."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVBudget:
+    n_blocks: int
+    max_model_len: int
+    n_bytes: int
+    why: str
+    """For the person: what limited the cache and the window."""
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be had without pushing anything out."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def block_bytes(model: ModelConfig, block_size: int, kv_dtype: torch.dtype) -> int:
+    """Bytes of one block of keys and values over all layers."""
+    return 2 * model.n_layers * block_size * model.n_kv_heads * model.head_dim * kv_dtype.itemsize
+
+
+def activation_bytes(config: EngineConfig, model: ModelConfig, max_model_len: int, dtype: torch.dtype) -> int:
+    """A rough upper bound of what one step holds besides weights and cache."""
+    n_tokens = config.max_num_batched_tokens if config.enable_chunked_prefill else max(config.max_num_batched_tokens, max_model_len)
+    heads = (2 * model.n_heads + 2 * model.n_kv_heads) * model.head_dim
+    layer = n_tokens * (4 * model.hidden_size + 3 * model.intermediate_size + heads) * max(dtype.itemsize, 4)
+    gathered = 2 * max_model_len * model.n_kv_heads * model.head_dim * 4
+    # Logits in float32, their weights in float32 and running sums in float64.
+    sampling = config.max_num_seqs * model.vocab_size * 16
+    rotary = max_model_len * model.rope.rotary_dim * (4 if model.local_rope is None else 8)
+    return layer + gathered + sampling + rotary
+
+
+def fit(
+    config: EngineConfig,
+    model: ModelConfig,
+    *,
+    model_bytes: int,
+    free: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+) -> KVBudget:
+    """Blocks and window for a model whose weights take model_bytes, where `free` bytes are to be had before they load.
+
+    The cache is never larger than max_num_seqs full windows need. The model's own window shrinks to what fits; one that
+    the person asked for does not. Raises ConfigError with the numbers when the window or 16 tokens do not fit.
+    """
+    window = _window(config, model)
+    per_block = block_bytes(model, config.block_size, kv_dtype)
+    activations = activation_bytes(config, model, window, dtype)
+    available, limit = _available(config, free, model_bytes + activations, device)
+    most = config.max_num_seqs * -(-window // config.block_size)
+    n_blocks = min(available // per_block, most)
+    fitting = n_blocks * config.block_size
+    needs = (
+        f"weights take {_gib(model_bytes)}, a step up to {_gib(activations)}, and {limit} leaves {_gib(max(available, 0))} "
+        f"for the KV cache, of which a token takes {per_block // config.block_size:,} bytes"
+    )
+    if fitting < min(window, MIN_WINDOW):
+        raise ConfigError(
+            f"Not even {MIN_WINDOW} tokens of KV cache fit into memory: {needs}.",
+            "Close other programs, choose a smaller model or a stronger quantisation, or raise --gpu-memory-utilization.",
+        )
+    if fitting < window and config.max_model_len is not None:
+        raise ConfigError(
+            f"A window of {window:,} tokens does not fit into memory, {fitting:,} would: {needs}.",
+            f"Set --max-model-len to at most {fitting}, a narrower --kv-cache-dtype, or raise --gpu-memory-utilization.",
+        )
+    why = f"limited by {limit}" if n_blocks < most else f"{config.max_num_seqs} full windows need no more"
+    if fitting < window:
+        why += f"; the model's window of {window:,} tokens was cut to the {fitting:,} that fit"
+    return KVBudget(n_blocks, min(window, fitting), n_blocks * per_block, why)
+
+
+def _window(config: EngineConfig, model: ModelConfig) -> int:
+    if config.max_model_len is None:
+        return model.max_position
+    if config.max_model_len > model.max_position:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len:,}, but the model was made for {model.max_position:,} tokens.",
+            f"Set --max-model-len to at most {model.max_position}, or leave it out.",
+        )
+    return config.max_model_len
+
+
+def _available(config: EngineConfig, free: int, taken: int, device: torch.device) -> tuple[int, str]:
+    """Bytes for the cache, which may be negative, and what limits it."""
+    if config.kv_cache_memory is not None:
+        if config.kv_cache_memory > free - taken:
+            raise ConfigError(
+                f"kv_cache_memory is {_gib(config.kv_cache_memory)}, but of {_gib(free)} of free memory weights and "
+                f"activations leave {_gib(max(free - taken, 0))}.",
+                "Lower --kv-cache-memory, or leave it out to have the cache fitted.",
+            )
+        return config.kv_cache_memory, f"--kv-cache-memory {_gib(config.kv_cache_memory)}"
+    on_cpu = device.type == "cpu"
+    share = config.gpu_memory_utilization or (CPU_SHARE if on_cpu else GPU_SHARE)
+    available = int(free * share) - taken
+    if on_cpu and config.gpu_memory_utilization is None and available > CPU_DEFAULT_MOST:
+        return CPU_DEFAULT_MOST, f"the {_gib(CPU_DEFAULT_MOST)} that a CPU's cache takes by default"
+    return available, f"{share:.0%} of {_gib(free)} of free memory"
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / GIB:.2f} GiB"

@@ -1,0 +1,33 @@
+"""Log probabilities under the model's own distribution, before temperature, penalties or any other processing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.types import TokenLogprob
+
+
+def token_logprobs(logits: Tensor, token_ids: Sequence[int], n_top: Sequence[int]) -> list[TokenLogprob]:
+    """What the model thought of token_ids[i] at row i.
+
+    logits float32 [rows, vocabulary], left as they are; n_top[i] is how many of the likeliest tokens to list.
+    A rank counts the tokens that are strictly likelier.
+    """
+    if not token_ids:
+        return []
+    logprobs = torch.log_softmax(logits, dim=-1)
+    ids = torch.tensor(token_ids, device=logits.device)
+    chosen = logprobs.gather(1, ids[:, None])
+    ranks = ((logprobs > chosen).sum(dim=-1) + 1).tolist()
+    values = chosen[:, 0].tolist()
+    most = min(max(n_top), logprobs.shape[1])
+    top_values, top_ids = (part.tolist() for part in logprobs.topk(most, dim=-1)) if most else ([[]] * len(values),) * 2
+    return [
+        TokenLogprob(token_id, value, rank, tuple(zip(row_ids[:n], row_values[:n], strict=True)))
+        for token_id, value, rank, row_ids, row_values, n in zip(
+            token_ids, values, ranks, top_ids, top_values, n_top, strict=True
+        )
+    ]

@@ -1,0 +1,81 @@
+"""Sampler: one token for each row of logits, in batch, where no row's token depends on the other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+import torch
+from torch import Tensor
+
+from engine.errors import PagewellError
+from engine.sample import processors
+from engine.sample.logprobs import token_logprobs
+from engine.sample.rng import uniform
+from engine.types import Sequence, TokenLogprob
+
+
+class BrokenLogits(PagewellError):
+    """The model's output is not a number, or nothing is left to draw from."""
+
+    def __init__(self, uids: list[int]) -> None:
+        super().__init__(
+            f"The model's output for request {', '.join(map(str, uids))} has no finite likeliest token.",
+            "The weights may be damaged, or the number format too narrow for this model: try --dtype float32.",
+        )
+
+
+class Sampler:
+    """Draws tokens below n_vocab; rows of the output matrix past the tokenizer's vocabulary are padding."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self.n_vocab = n_vocab
+
+    def sample(self, logits: Tensor, seqs: Items[Sequence]) -> list[tuple[int, TokenLogprob | None]]:
+        """The next token of seqs[i] from row i, with its log probability if the request asks for it.
+
+        logits float32 [rows, at least n_vocab], left as they are. Raises BrokenLogits.
+        """
+        logits = logits[:, : self.n_vocab]
+        edited = self._edited(logits, seqs)
+        best, greedy_ids = edited.max(dim=-1)
+        if not bool(best.isfinite().all()):
+            raise BrokenLogits([seq.request.uid for seq, ok in zip(seqs, best.isfinite().tolist(), strict=True) if not ok])
+        token_ids = greedy_ids.tolist()
+        drawn = [row for row, seq in enumerate(seqs) if seq.request.params.temperature > 0]
+        if drawn:
+            for row, token_id in zip(drawn, self._draw(edited, drawn, seqs), strict=True):
+                token_ids[row] = token_id
+        logprobs = self._logprobs(logits, token_ids, seqs)
+        return list(zip(token_ids, logprobs, strict=True))
+
+    @staticmethod
+    def _edited(logits: Tensor, seqs: Items[Sequence]) -> Tensor:
+        rows = [row for row, seq in enumerate(seqs) if processors.edits(seq)]
+        if rows:
+            logits = logits.clone()
+            for row in rows:
+                processors.edit(logits[row], seqs[row])
+        return logits
+
+    @staticmethod
+    def _draw(logits: Tensor, rows: list[int], seqs: Items[Sequence]) -> list[int]:
+        """Inverse of the cumulative distribution in vocabulary order, at one uniform number per row."""
+        if len(rows) < len(seqs):
+            logits = logits[torch.tensor(rows, device=logits.device)]
+        params = [seqs[row].request.params for row in rows]
+        cumulative = processors.cut(processors.temper(logits, params), params).cumsum(dim=-1, dtype=torch.float64)
+        numbers = [uniform(seqs[row].seed, seqs[row].index, len(seqs[row].token_ids)) for row in rows]
+        targets = torch.tensor(numbers, dtype=torch.float64, device=logits.device) * cumulative[:, -1]
+        # The first token whose sum exceeds the target: one of weight 0 adds nothing to the sum and is never the first.
+        return torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0].tolist()
+
+    @staticmethod
+    def _logprobs(logits: Tensor, token_ids: list[int], seqs: Items[Sequence]) -> list[TokenLogprob | None]:
+        result: list[TokenLogprob | None] = [None] * len(seqs)
+        rows = [row for row, seq in enumerate(seqs) if seq.request.params.logprobs is not None]
+        if rows:
+            asked = logits[torch.tensor(rows, device=logits.device)]
+            n_top = [seqs[row].request.params.logprobs or 0 for row in rows]
+            for row, logprob in zip(rows, token_logprobs(asked, [token_ids[row] for row in rows], n_top), strict=True):
+                result[row] = logprob
+        return result
