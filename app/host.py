@@ -1,0 +1,164 @@
+"""ModelHost: the one model that this process serves, loaded beside the running server, unloaded when nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+from app.errors import ModelFailed, ModelLoading
+from app.settings import Settings
+from engine.async_engine import AsyncEngine, ModelInfo
+from engine.errors import EngineDead, PagewellError
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all); called from any thread."""
+Loader = Callable[[Progress], Awaitable[AsyncEngine]]
+State = Literal["loading", "ready", "unloaded", "failed"]
+
+_WATCH_S = 1.0
+
+
+class ModelHost:
+    """Owns the engine: loads it in the background, gives it to whoever asks, unloads it after a time of silence."""
+
+    def __init__(self, load: Loader, *, name: str, idle_timeout_s: float = 0.0) -> None:
+        self.name = name
+        """The id under which clients know the model."""
+        self.state: State = "loading"
+        self.progress = 0.0
+        self.error: PagewellError | None = None
+        self.info: ModelInfo | None = None
+        """Facts of the model; they stay after an unload."""
+        self.on_ready: list[Callable[[AsyncEngine], None]] = []
+        """Called on the event loop with each engine that becomes ready."""
+        self.started_at = int(time.time())
+        self._load = load
+        self._idle_timeout_s = idle_timeout_s
+        self._engine: AsyncEngine | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._load_began = 0.0
+        self._last_used = 0.0
+
+    @classmethod
+    def from_settings(cls, settings: Settings, path: Path) -> ModelHost:
+        """A host for the model at `path`, a GGUF file or a folder."""
+
+        async def load(progress: Progress) -> AsyncEngine:
+            return await AsyncEngine.load(path, settings.engine, progress)
+
+        name = settings.serving.served_model_name or path.stem
+        return cls(load, name=name, idle_timeout_s=settings.orchestrator.idle_timeout)
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine, ready for requests. Raises ModelLoading (a load begins if the model was unloaded) or ModelFailed."""
+        self._last_used = time.monotonic()
+        if self.state == "unloaded":
+            self._begin()
+        if self.state == "failed":
+            assert self.error is not None
+            raise ModelFailed(f"The model {self.name} could not be loaded: {self.error.message}", self.error.hint)
+        if self._engine is None:
+            raise ModelLoading(f"The model {self.name} is loading ({self.progress:.0%}).", self.retry_after_s)
+        return self._engine
+
+    @property
+    def retry_after_s(self) -> int:
+        """Whole seconds until the model is probably there, from the pace so far."""
+        if self.progress <= 0.01:
+            return 5
+        elapsed = time.monotonic() - self._load_began
+        return max(1, min(60, math.ceil(elapsed * (1 - self.progress) / self.progress)))
+
+    async def acquire(self) -> AsyncEngine:
+        """The engine; a model that was unloaded for silence is loaded first, and the caller waits for it."""
+        if self.state == "unloaded":
+            self._begin()
+            assert self._loading is not None
+            await asyncio.shield(self._loading)
+        return self.engine
+
+    async def start(self) -> None:
+        """Begin to load; returns at once."""
+        self._begin()
+        self._watching = asyncio.create_task(self._watch(), name="model-watch")
+
+    async def unload(self) -> None:
+        """Free the model's memory; the next request loads it again. Live requests are aborted."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self.state = "unloaded"
+            self.progress = 0.0
+            await engine.close()
+            log.info("Unloaded %s", self.name)
+
+    async def close(self) -> None:
+        """End loading and the engine, for good."""
+        for task in (self._watching, self._loading):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        await self.unload()
+
+    def _begin(self) -> None:
+        self.state = "loading"
+        self.progress = 0.0
+        self.error = None
+        self._load_began = time.monotonic()
+        self._loading = asyncio.create_task(self._run_load(), name="model-load")
+
+    async def _run_load(self) -> None:
+        try:
+            engine = await self._load(self._note_progress)
+        except PagewellError as error:
+            self._fail(error)
+        except Exception as error:
+            log.exception("Loading %s failed", self.name)
+            self._fail(PagewellError(f"{type(error).__name__}: {error}"))
+        else:
+            self._engine = engine
+            self.info = engine.info
+            self.progress = 1.0
+            self.state = "ready"
+            self._last_used = time.monotonic()
+            for callback in self.on_ready:
+                callback(engine)
+            log.info("Loaded %s in %.1f s", self.name, time.monotonic() - self._load_began)
+
+    def _fail(self, error: PagewellError) -> None:
+        self.error = error
+        self.state = "failed"
+        log.error("The model %s could not be loaded: %s", self.name, error)
+
+    def _note_progress(self, done: int, total: int) -> None:
+        if total > 0:
+            self.progress = min(1.0, done / total)
+
+    async def _watch(self) -> None:
+        """Unload after silence, and load a new engine when the old one has died."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            engine = self._engine
+            if engine is None:
+                continue
+            try:
+                stats = await engine.stats()
+            except EngineDead:
+                log.error("The engine of %s has died; loading the model again", self.name)
+                await self.unload()
+                self._begin()
+                continue
+            if stats.n_running or stats.n_waiting:
+                self._last_used = time.monotonic()
+            elif self._idle_timeout_s and time.monotonic() - self._last_used > self._idle_timeout_s:
+                await self.unload()

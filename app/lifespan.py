@@ -1,0 +1,24 @@
+"""What starts and stops with the server, in order: the model last to come up, first to go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from litestar import Litestar
+
+from app.host import ModelHost
+
+
+def model_lifespan(host: ModelHost) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    """Loads the model beside the running server and closes it at the end."""
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        await host.start()
+        try:
+            yield
+        finally:
+            await host.close()
+
+    return lifespan

@@ -1,0 +1,61 @@
+"""What a request may demand. A demand that cannot be enforced is refused by name: an answer that only looks obedient
+is worse than none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.errors import NotAvailable
+from app.openai.schemas import ChatRequest, CompletionRequest, Sampling
+from engine.errors import InvalidRequest
+
+_CONSTRAINTS = (
+    "structured_outputs",
+    "structural_tag",
+    "grammar",
+    "json_schema",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
+_UNENFORCED = "answers cannot be held to a format"
+
+
+def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
+    """Raise InvalidRequest for demands that nothing here enforces, and for fields that contradict each other."""
+    _refuse_constraints(request)
+    if request.use_beam_search:
+        raise NotAvailable("use_beam_search")
+    if isinstance(request, ChatRequest):
+        _refuse_forced_tools(request)
+    elif request.best_of is not None and request.best_of != (request.n or 1):
+        raise NotAvailable("best_of", "every answer drawn is returned")
+    if request.stream and request.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs", "`prompt_logprobs` come only with the whole answer.", "Leave out `stream`.")
+
+
+def _refuse_constraints(request: Sampling) -> None:
+    for name in _CONSTRAINTS:
+        if getattr(request, name) not in (None, "", {}):
+            raise NotAvailable(name, _UNENFORCED)
+    form = request.response_format
+    if form is None:
+        return
+    kind = form.get("type") if isinstance(form, dict) else form
+    if kind not in ("text", None):
+        raise NotAvailable("response_format", _UNENFORCED)
+
+
+def _refuse_forced_tools(request: ChatRequest) -> None:
+    if is_forced(request.tool_choice):
+        raise NotAvailable("tool_choice", "no tool can be forced; `auto` and `none` are taken")
+    if is_forced(request.function_call):
+        raise NotAvailable("function_call", "no function can be forced; `auto` and `none` are taken")
+
+
+def is_forced(choice: str | dict[str, Any] | None) -> bool:
+    """Whether a tool choice demands a call: required, or a named tool."""
+    if isinstance(choice, dict):
+        return choice.get("type") not in ("auto", "none")
+    return choice not in (None, "", "auto", "none")
