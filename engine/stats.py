@@ -43,6 +43,8 @@ class EngineCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens accepted into answers."""
     prefix_queries: int = 0
     """Prompt tokens that admission looked up in the prefix cache; cached_tokens / prefix_queries is the hit rate."""
+    busy_s: float = 0.0
+    """Seconds spent in steps; its rise over a span is the device's utilisation."""
     n_evictions: int = 0
     """Cached blocks that lost their content to a new owner."""
 

@@ -1,0 +1,106 @@
+"""Counters of the engine, and the snapshot of everything a dashboard shows, taken between two steps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.stats import BlockState, EngineCounters, EngineStats, RequestStats
+from engine.types import FinishReason, Sequence
+
+if TYPE_CHECKING:
+    from engine.core import EngineCore
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals that the core raises as it goes; see EngineCounters for their meaning."""
+
+    n_steps: int = 0
+    n_requests: int = 0
+    n_finished: int = 0
+    n_aborted: int = 0
+    n_failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    prefix_queries: int = 0
+    busy_s: float = 0.0
+
+    def count_end(self, reason: FinishReason) -> None:
+        if reason is FinishReason.ABORT:
+            self.n_aborted += 1
+        elif reason is FinishReason.ERROR:
+            self.n_failed += 1
+        else:
+            self.n_finished += 1
+
+
+def _request_stats(seq: Sequence, now: float) -> RequestStats:
+    since_first = now - seq.first_token_s if seq.first_token_s is not None else 0.0
+    return RequestStats(
+        uid=seq.request.uid,
+        request_id=seq.request.request_id,
+        index=seq.index,
+        status=seq.status.value,
+        n_prompt=seq.n_prompt,
+        n_cached=seq.n_cached,
+        n_computed=seq.n_computed,
+        n_output=seq.n_output,
+        n_blocks=len(seq.block_ids),
+        age_s=now - seq.request.arrival_s,
+        ttft_s=seq.first_token_s - seq.request.arrival_s if seq.first_token_s is not None else None,
+        tok_s=(seq.n_output - 1) / since_first if seq.n_output > 1 and since_first > 0 else 0.0,
+    )
+
+
+def snapshot(core: EngineCore) -> EngineStats:
+    """The engine as it stands now; call on the engine thread, between two steps."""
+    now = time.monotonic()
+    scheduler, pool = core.scheduler, core.kv.pool
+    states = bytearray(len(pool.blocks))
+    for block in pool.blocks:
+        if block.refs > 1:
+            states[block.id] = BlockState.SHARED
+        elif block.refs == 1:
+            states[block.id] = BlockState.USED
+        elif block.key is not None:
+            states[block.id] = BlockState.CACHED
+    owners = [-1] * len(pool.blocks)
+    for seq in scheduler.running:
+        for block_id in seq.block_ids:
+            owners[block_id] = seq.request.uid
+    n_shared, n_cached = states.count(BlockState.SHARED), states.count(BlockState.CACHED)
+    n_used = n_shared + states.count(BlockState.USED)
+    totals = core.counters
+    return EngineStats(
+        time_s=now,
+        n_running=len(scheduler.running),
+        n_waiting=len(scheduler.waiting),
+        n_blocks=len(pool.blocks),
+        n_free=len(pool.blocks) - n_used - n_cached,
+        n_cached=n_cached,
+        n_shared=n_shared,
+        n_used=n_used,
+        block_size=core.kv.block_size,
+        counters=EngineCounters(
+            n_steps=totals.n_steps,
+            n_preemptions=scheduler.n_preemptions,
+            n_requests=totals.n_requests,
+            n_finished=totals.n_finished,
+            n_aborted=totals.n_aborted,
+            n_failed=totals.n_failed,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            output_tokens=totals.output_tokens,
+            prefix_queries=totals.prefix_queries,
+            busy_s=totals.busy_s,
+            n_evictions=pool.n_evicted,
+        ),
+        last_step_s=core.last_step_s,
+        last_step_tokens=core.last_step_tokens,
+        requests=[_request_stats(seq, now) for seq in (*scheduler.running, *scheduler.waiting)],
+        blocks=bytes(states),
+        owners=owners,
+    )
