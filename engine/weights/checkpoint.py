@@ -6,14 +6,18 @@ without the one that GGUF converters add.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from kernels.ops import Weight
+
+_SAMPLE_BYTES = 4096
 
 
 class Checkpoint(Protocol):
@@ -36,6 +40,8 @@ class Checkpoint(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
+    def stored_bytes(self, name: str) -> int: ...
+
     def weight(self, name: str) -> Weight:
         """A 2-D tensor as stored, quantised or dense; a view on the mapped file where no row had to move."""
         ...
@@ -43,3 +49,29 @@ class Checkpoint(Protocol):
     def vector(self, name: str) -> Tensor:
         """A 1-D tensor as float32."""
         ...
+
+
+def digest_of(configuration: bytes, tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Hex SHA-256 of a checkpoint: its configuration, and of each tensor (name, bytes as uint8) the size and three samples.
+
+    A file of many gigabytes is told apart in milliseconds; another training, precision or conversion changes the samples.
+    """
+    digest = sha256(len(configuration).to_bytes(8, "little") + configuration)
+    for name, raw in tensors:
+        digest.update(f"\0{name}\0{raw.numel()}\0".encode())
+        for start in (0, raw.numel() // 2, max(0, raw.numel() - _SAMPLE_BYTES)):
+            digest.update(raw[start : start + _SAMPLE_BYTES].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def no_such_tensor(path: Path, name: str) -> ModelLoadError:
+    return ModelLoadError(f"{path}: the tensor {name} is missing.", "The checkpoint is incomplete; download it again.")
+
+
+def require_rank(checkpoint: Checkpoint, name: str, n_dims: int) -> None:
+    shape = checkpoint.shape(name)
+    if len(shape) != n_dims:
+        raise ModelLoadError(
+            f"{checkpoint.path}: the tensor {name} has the shape {list(shape)}, but {n_dims} dimension(s) were expected.",
+            "The checkpoint is damaged or of another model; download it again.",
+        )

@@ -9,8 +9,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.errors import ModelLoadError
 from engine.weights.checkpoint import Checkpoint
-from kernels.ops import Weight
+from engine.weights.gguf_checkpoint import GGUFCheckpoint
+from engine.weights.safetensors import SafetensorsCheckpoint
+from kernels.ops import BLOCKS, DENSE, Weight
+from kernels.reference.dequant import dequantize
+
+_QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
+_PAGE_BYTES = 4096
+_TILE_ROWS = 512
 
 
 class Slot(Protocol):
@@ -27,3 +35,87 @@ class Fillable(Protocol):
     def parameters(self) -> Mapping[str, Slot]:
         """Hugging Face name -> slot, for every parameter; a tied output matrix is not one."""
         ...
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read headers and configuration of a .gguf file or a folder in Hugging Face's layout; no weights yet.
+
+    Raises ModelLoadError when it is neither, incomplete, damaged, or of an unsupported kind.
+    """
+    if path.is_dir():
+        files = sorted(path.glob("*.gguf"))
+        if files and not (path / "config.json").exists():
+            raise ModelLoadError(f"{path}: a folder with GGUF files is not one model.", f"Name a file of it, such as {files[0]}.")
+        return SafetensorsCheckpoint(path)
+    if not path.exists():
+        raise ModelLoadError(f"{path}: there is no such file or folder.", "Check the path.")
+    return GGUFCheckpoint(path)
+
+
+def fill(
+    model: Fillable,
+    checkpoint: Checkpoint,
+    *,
+    quantization: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Fill every slot of the model once; every tensor of the checkpoint must be used, but for a tied output matrix.
+
+    quantization "auto" leaves matrices as the file has them, on a CPU as views on the mapped file; "none" makes them
+    dense in `dtype`. progress is called with (bytes done, bytes in all), the last time with both equal. Raises
+    ModelLoadError, naming the tensors, when names or shapes of model and checkpoint do not agree.
+    """
+    slots = model.parameters()
+    _compare(slots, checkpoint)
+    done = 0
+    for name, slot in slots.items():
+        if len(slot.shape) == 2:
+            weight = checkpoint.weight(name)
+            slot.fill(_placed(_dense(weight, dtype) if quantization == "none" else weight, device))
+        else:
+            slot.fill(checkpoint.vector(name).to(device))
+        done += checkpoint.stored_bytes(name)
+        if progress:
+            progress(done, checkpoint.n_bytes)
+    if progress and done < checkpoint.n_bytes:
+        progress(checkpoint.n_bytes, checkpoint.n_bytes)
+
+
+def _compare(slots: Mapping[str, Slot], checkpoint: Checkpoint) -> None:
+    names = set(checkpoint.names())
+    missing = sorted(slots.keys() - names)
+    unused = sorted(names - slots.keys() - ({"lm_head.weight"} if checkpoint.config.tie_embeddings else set()))
+    misshapen = [
+        f"{name} {list(checkpoint.shape(name))} instead of {list(slot.shape)}"
+        for name, slot in slots.items()
+        if name in names and checkpoint.shape(name) != tuple(slot.shape)
+    ]
+    problems = [("is missing", missing), ("has no place in the model", unused), ("has another shape", misshapen)]
+    found = [f"{_some(tensors)} {what}" for what, tensors in problems if tensors]
+    if found:
+        raise ModelLoadError(
+            f"{checkpoint.path}: tensors and the {checkpoint.config.family} configuration do not agree: {'; '.join(found)}.",
+            "The checkpoint is incomplete, or a variant of the model that Pagewell does not know.",
+        )
+
+
+def _some(tensors: list[str]) -> str:
+    return ", ".join(tensors[:3]) + (f" and {len(tensors) - 3} more, each" if len(tensors) > 3 else "")
+
+
+def _dense(weight: Weight, dtype: torch.dtype) -> Weight:
+    values = torch.empty(weight.shape, dtype=dtype)
+    for start in range(0, weight.shape[0], _TILE_ROWS):
+        rows = weight.data[start : start + _TILE_ROWS]
+        values[start : start + _TILE_ROWS] = dequantize(weight.qtype, rows) if weight.qtype in BLOCKS else rows
+    return Weight(_QTYPES[dtype], weight.shape, values)
+
+
+def _placed(weight: Weight, device: str) -> Weight:
+    if torch.device(device).type != "cpu":
+        return Weight(weight.qtype, weight.shape, weight.data.to(device))
+    # One byte of each page: the first answer should not wait for the disk, and progress should mean something.
+    weight.data.flatten().view(torch.uint8)[::_PAGE_BYTES].sum()
+    return weight

@@ -29,7 +29,9 @@ _MATRICES = tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtyp
 _CACHES = tuple(OpSpec(dtype=dtype, kv_dtype=kv, head_size=64) for dtype, kv in ((_FLOATS[0], kv) for kv in _FLOATS))
 _ATTENTION = (
     *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in _FLOATS for head in (64, 80, 128, 256)),
-    *(OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=w, soft_cap=c) for w, c in ((1, 0), (0, 1), (1, 1))),
+    OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=True),
+    OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, soft_cap=True),
+    OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=True, soft_cap=True),
 )
 
 IMPLS = tuple(

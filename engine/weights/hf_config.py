@@ -1,0 +1,178 @@
+"""ModelConfig from Hugging Face's config.json, as transformers 4 and 5 write it.
+
+transformers 5 keeps rope in `rope_parameters` (for gemma3 one per layer type), older ones in `rope_theta` and
+`rope_scaling`. Defaults of absent fields are those of the configuration classes of transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import ModelLoadError
+from engine.weights.config import FAMILIES, ModelConfig, RopeConfig
+from engine.weights.fields import Fields
+
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+_SCALINGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "none": ((), {}),
+    "linear": (("factor",), {}),
+    "dynamic": (("factor",), {}),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), {}),
+    "yarn": (
+        ("factor",),
+        {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "mscale": None, "mscale_all_dim": None},
+    ),
+}
+"""Rope types: the numbers they need, and the ones they may have."""
+
+
+def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
+    """Raises ModelLoadError, naming `source` and the field, for a family or a value that cannot be served."""
+    fields = Fields(config, source)
+    model_type = fields.text("model_type")
+    if model_type == "gemma3":
+        return from_hf({"eos_token_id": config.get("eos_token_id"), **_text_config(fields)}, f"{source}: text_config")
+    family = model_type.removesuffix("_text")
+    if family not in FAMILIES:
+        raise ModelLoadError(f"{source}: models of type {model_type} are not supported.", f"Supported: {', '.join(FAMILIES)}.")
+    if fields.get("quantization_config", None):
+        raise ModelLoadError(
+            f"{source}: this checkpoint is quantised ({fields.section('quantization_config').get('quant_method', 'unknown')}).",
+            "Take the model in float16 or bfloat16, or as a GGUF file.",
+        )
+    gemma = family == "gemma3"
+    if gemma and fields.get("use_bidirectional_attention", False):
+        raise fields.bad("use_bidirectional_attention", "is true, but only causal models generate text")
+    hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    n_layers = fields.integer("num_hidden_layers", high=4096)
+    n_kv_heads = fields.integer("num_key_value_heads", {"gemma3": 4, "mistral": 8}.get(family, n_heads))
+    if n_heads % n_kv_heads:
+        raise fields.bad("num_key_value_heads", f"is {n_kv_heads}, which does not divide {n_heads} attention heads")
+    head_dim = fields.integer("head_dim", {"gemma3": 256, "qwen3": 128}.get(family, hidden_size // n_heads))
+    activation = fields.text("hidden_activation" if gemma else "hidden_act", "gelu_pytorch_tanh" if gemma else "silu")
+    if activation not in _ACTIVATIONS:
+        raise fields.bad("hidden_act", f"is {activation}", f"Supported: {', '.join(_ACTIVATIONS)}.")
+    max_position = fields.integer("max_position_embeddings")
+    rope, local_rope = _ropes(fields, gemma, head_dim, max_position)
+    biased = fields.flag("attention_bias", False) and family != "mistral"
+    return ModelConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden_size,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        intermediate_size=fields.integer("intermediate_size"),
+        rms_eps=fields.number("rms_norm_eps", 1e-6),
+        max_position=max_position if gemma else _stretched(rope, max_position),
+        tie_embeddings=fields.flag("tie_word_embeddings", gemma),
+        attention_bias=family == "qwen2" or biased,
+        attention_output_bias=family != "qwen2" and biased,
+        mlp_bias=family == "llama" and fields.flag("mlp_bias", False),
+        qk_norm=family in ("qwen3", "gemma3"),
+        rope=rope,
+        local_rope=local_rope,
+        windows=_windows(fields, family, n_layers),
+        attention_scale=(fields.number("query_pre_attn_scalar", 256.0) if gemma else head_dim) ** -0.5,
+        attn_soft_cap=fields.number("attn_logit_softcapping", 0.0) if gemma else 0.0,
+        logit_soft_cap=fields.number("final_logit_softcapping", 0.0) if gemma else 0.0,
+        embedding_scale=hidden_size**0.5 if gemma else 1.0,
+        activation=_ACTIVATIONS[activation],
+        eos_ids=_eos_ids(fields),
+    )
+
+
+def _text_config(fields: Fields) -> Mapping[str, Any]:
+    """The text half of a model that also sees images; sizes it leaves out are those of gemma 3 4B's configuration class."""
+    text = fields.section("text_config").values
+    if not text:
+        raise fields.bad("text_config", "is missing")
+    defaults = {
+        "model_type": "gemma3_text",
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 131_072,
+    }
+    return {**defaults, **{name: value for name, value in text.items() if value is not None}}
+
+
+def _eos_ids(fields: Fields) -> tuple[int, ...]:
+    ids = fields.get("eos_token_id", ())
+    ids = (ids,) if isinstance(ids, int) else ids
+    if not isinstance(ids, (list, tuple)) or not all(type(i) is int and i >= 0 for i in ids):
+        raise fields.bad("eos_token_id", "is neither a token id nor a list of them")
+    return tuple(ids)
+
+
+def _ropes(fields: Fields, gemma: bool, head_dim: int, max_position: int) -> tuple[RopeConfig, RopeConfig | None]:
+    """Of full layers, and of gemma's layers with a window."""
+    if not gemma:
+        parameters = fields.section("rope_parameters" if fields.get("rope_parameters", None) else "rope_scaling")
+        theta = parameters.number("rope_theta", fields.number("rope_theta", 10_000.0))
+        return _rope(fields, parameters, theta, head_dim, max_position), None
+    nested = fields.section("rope_parameters")
+    full = nested.section("full_attention") if nested.get("full_attention", None) else fields.section("rope_scaling")
+    local = nested.section("sliding_attention")
+    theta = full.number("rope_theta", fields.number("rope_theta", 1_000_000.0))
+    local_theta = local.number("rope_theta", fields.number("rope_local_base_freq", 10_000.0))
+    return _rope(fields, full, theta, head_dim, max_position), _rope(fields, local, local_theta, head_dim, max_position)
+
+
+def _rope(fields: Fields, parameters: Fields, theta: float, head_dim: int, max_position: int) -> RopeConfig:
+    scaling = parameters.text("rope_type", parameters.text("type", "default"))
+    scaling = "none" if scaling == "default" else scaling
+    if scaling not in _SCALINGS:
+        supported = ", ".join(name for name in _SCALINGS if name != "none")
+        raise parameters.bad("rope_type", f"is {scaling}", f"Supported: default, {supported}.")
+    partial = parameters.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    rotary_dim = int(head_dim * partial)
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise parameters.bad("partial_rotary_factor", f"is {partial}: {rotary_dim} of {head_dim} dims cannot rotate in pairs")
+    needed, optional = _SCALINGS[scaling]
+    params: dict[str, Any] = {name: parameters.number(name) for name in needed}
+    params |= {name: parameters.number(name, default) for name, default in optional.items()}
+    if scaling in ("llama3", "yarn"):
+        original = fields.integer("original_max_position_embeddings", max_position)
+        params["original_max_position_embeddings"] = parameters.integer("original_max_position_embeddings", original)
+    elif scaling == "dynamic":
+        params["original_max_position_embeddings"] = max_position
+    if scaling == "yarn":
+        params["truncate"] = parameters.flag("truncate", True)
+    return RopeConfig(theta, rotary_dim, scaling, params)
+
+
+def _stretched(rope: RopeConfig, max_position: int) -> int:
+    """The window with scaling: max_position_embeddings is given before scaling, except by llama3 models."""
+    if rope.scaling == "yarn":
+        return max(max_position, int(rope.params["original_max_position_embeddings"] * rope.params["factor"]))
+    if rope.scaling in ("linear", "dynamic"):
+        return int(max_position * rope.params["factor"])
+    return max_position
+
+
+def _windows(fields: Fields, family: str, n_layers: int) -> tuple[int, ...]:
+    window = 0
+    if family in ("gemma3", "mistral") or (family in ("qwen2", "qwen3") and fields.flag("use_sliding_window", False)):
+        # An explicit null in mistral's configuration says that there is no window; absence means the class's default.
+        absent = "sliding_window" not in fields.values
+        window = fields.integer("sliding_window", 4096 if absent or family != "mistral" else 0)
+    if not window:
+        return (0,) * n_layers
+    if family == "mistral":
+        return (window,) * n_layers
+    types = fields.get("layer_types", None)
+    if types is None and family == "gemma3":
+        pattern = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
+        return tuple(window if (i + 1) % pattern else 0 for i in range(n_layers))
+    if types is None:
+        first = fields.integer("max_window_layers", 28, low=0)
+        return tuple(window if i >= first else 0 for i in range(n_layers))
+    known = {"sliding_attention": window, "full_attention": 0}
+    if not isinstance(types, list) or len(types) != n_layers or not all(kind in known for kind in types):
+        raise fields.bad("layer_types", f"is not a list of {n_layers} of {', '.join(known)}")
+    return tuple(known[kind] for kind in types)
