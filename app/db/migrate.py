@@ -7,13 +7,13 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
-import migrations
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, create_engine
 
+import migrations
 from engine.errors import PagewellError
 
 KEPT_BACKUPS = 5

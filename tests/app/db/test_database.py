@@ -132,7 +132,13 @@ async def test_deleting_a_conversation_takes_a_chain_of_thousands_with_it(databa
         await session.execute(
             Message.__table__.insert(),
             [
-                {"id": n, "conversation_id": conversation.id, "parent_id": n - 1 if n > 1 else None, "role": Role.USER, "text": ""}
+                {
+                    "id": n,
+                    "conversation_id": conversation.id,
+                    "parent_id": n - 1 if n > 1 else None,
+                    "role": Role.USER,
+                    "text": "",
+                }
                 for n in range(1, 2501)
             ],
         )
