@@ -143,7 +143,8 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """' Did you mean X?' for the nearest known name, or nothing when none is near."""
+    """' Did you mean X?' for a known name that begins so or is spelt nearly so; '' when there is none."""
     by_lower = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    begun = [candidate for candidate in by_lower if len(name) > 2 and candidate.startswith(name.lower())]
+    near = begun or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -1,0 +1,115 @@
+"""Models that are on disk: GGUF files, and folders in Hugging Face layout.
+
+Pagewell's own folder (paths.models_dir) holds one folder for each model: the bundled one under its name, hub models
+under owner--name. A GGUF file or a folder that a person puts there is found too.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from app import paths
+from engine.errors import ModelLoadError
+
+SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
+"""How the stem of one part of a split GGUF ends."""
+QUANT = re.compile(r"[-._](I?Q\d\w*|T?Q\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)
+"""Quantisation at the end of a GGUF's stem, by the naming convention of the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model that can be loaded as it is."""
+
+    name: str
+    """What a person types and clients see."""
+    path: Path
+    """A GGUF file, or a folder with config.json and safetensors."""
+    kind: str
+    """gguf or safetensors."""
+    n_bytes: int
+    """Weights on disk."""
+    managed: bool
+    """Lies in Pagewell's own folder, so `models rm` may delete it."""
+
+
+def quant_of(file_name: str) -> str:
+    """Quantisation that a GGUF's name tells ('Q4_K_M'), or ''."""
+    match = QUANT.search(Path(file_name).name.removesuffix(".gguf"))
+    return match[1].upper() if match else ""
+
+
+def open_path(path: Path) -> LocalModel:
+    """The model in a file or folder. ModelLoadError says what is not as a model should be."""
+    path = path.expanduser()
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelLoadError(
+                f"{path} is no GGUF file.", "Name a .gguf file, or the folder that holds config.json and safetensors."
+            )
+        if SPLIT.search(path.stem):
+            raise ModelLoadError(
+                f"{path} is one part of a split GGUF, which cannot be loaded.", "Join the parts with gguf-split --merge."
+            )
+        return LocalModel(path.stem, path, "gguf", path.stat().st_size, managed=paths.models_dir() in path.absolute().parents)
+    if not path.is_dir():
+        raise ModelLoadError(
+            f"There is no file or folder {path}.", "Check the spelling; `pagewell models list` shows the known models."
+        )
+    found = _in_folder(path)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(sorted(model.path.name for model in found))
+        raise ModelLoadError(f"{path} holds {len(found)} models: {names}.", "Name one of the files.")
+    raise ModelLoadError(
+        f"{path} holds no model: there is neither a .gguf file nor config.json with .safetensors files.",
+        "Weights in other formats (.bin, .pt, .onnx) are not loaded.",
+    )
+
+
+def installed() -> list[LocalModel]:
+    """Every model in Pagewell's folder, by name."""
+    found: list[LocalModel] = []
+    for path in sorted(paths.models_dir().iterdir()):
+        if path.is_dir():
+            found += _in_folder(path)
+        elif path.suffix.lower() == ".gguf" and not SPLIT.search(path.stem):
+            found.append(open_path(path))
+    return sorted(found, key=lambda model: model.name.lower())
+
+
+def remove(model: LocalModel) -> None:
+    """Delete a model from Pagewell's folder. ModelLoadError for one that lies elsewhere: that is the person's own."""
+    if not model.managed:
+        raise ModelLoadError(
+            f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", "Delete it yourself."
+        )
+    if model.path.is_dir():
+        shutil.rmtree(model.path)
+        return
+    model.path.unlink()
+    folder = model.path.parent
+    if folder != paths.models_dir() and not _in_folder(folder):
+        shutil.rmtree(folder)
+
+
+def _in_folder(folder: Path) -> list[LocalModel]:
+    """Models of one folder: each GGUF in it, or the folder itself. Half-downloaded ones do not count."""
+    name = folder.name.replace("--", "/", 1)
+    managed = paths.models_dir() in folder.absolute().parents
+    ggufs = [path for path in sorted(folder.glob("*.gguf")) if not SPLIT.search(path.stem)]
+    if ggufs:
+        names = [name if len(ggufs) == 1 else f"{name}:{quant_of(path.name) or path.stem}" for path in ggufs]
+        return [LocalModel(n, path, "gguf", path.stat().st_size, managed) for n, path in zip(names, ggufs, strict=True)]
+    weights = sorted(folder.glob("*.safetensors"))
+    if weights and (folder / "config.json").is_file() and not (folder / INCOMPLETE).exists():
+        return [LocalModel(name, folder, "safetensors", sum(path.stat().st_size for path in weights), managed)]
+    return []
+
+
+INCOMPLETE = ".incomplete"
+"""Lies in a folder while its files are being downloaded, so that half a model is never taken for one."""

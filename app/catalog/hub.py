@@ -1,0 +1,110 @@
+"""Models of the hub: what a repository offers, which of its files Pagewell can load, and their download.
+
+huggingface_hub downloads (resumable, with progress, with the person's own token and endpoint). Nothing of a
+repository is ever run: only weights, configuration and tokenizer files are taken.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from app import paths
+from app.catalog import disk
+from app.options import did_you_mean, format_bytes
+from engine.errors import ModelLoadError
+
+HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quant>[\w.-]+))?")
+# fmt: off
+QUANTS = (
+    "Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "F32",
+)
+# fmt: on
+"""What the loader reads, the one to prefer first: a good size for its quality."""
+FOLDER_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+FOLDER_FILES += ("chat_template.jinja", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The files of a repository that make one model."""
+
+    repo: str
+    files: tuple[str, ...]
+    n_bytes: int
+
+
+def parse_id(text: str) -> tuple[str, str | None] | None:
+    """('owner/name', quantisation or None) when `text` has the form of a hub id."""
+    match = HUB_ID.fullmatch(text)
+    return (match["repo"], match["quant"]) if match else None
+
+
+def folder_of(repo: str) -> Path:
+    """Where a repository's files lie on disk."""
+    return paths.models_dir() / repo.replace("/", "--")
+
+
+def choose(repo: str, quant: str | None, sizes: dict[str, int]) -> Choice:
+    """Pick the files of one model out of a repository's {file name: bytes}.
+
+    ModelLoadError, before anything is downloaded, when nothing there can be loaded; it names what there is.
+    """
+    ggufs = {disk.quant_of(name): name for name in sizes if name.endswith(".gguf") and "/" not in name and not _is_part(name)}
+    if ggufs:
+        wanted = [quant.upper()] if quant else [q for q in QUANTS if q in ggufs]
+        if quant and quant.upper() not in ggufs:
+            raise ModelLoadError(
+                f"{repo} has no {quant}.{did_you_mean(quant, ggufs)}", f"It has {', '.join(sorted(filter(None, ggufs)))}."
+            )
+        if not wanted or wanted[0] not in QUANTS:
+            raise ModelLoadError(
+                f"{repo} has only quantisations that Pagewell does not load: {', '.join(sorted(wanted or ggufs))}.",
+                f"It loads {', '.join(QUANTS)}.",
+            )
+        name = ggufs[wanted[0]]
+        return Choice(repo, (name,), sizes[name])
+    weights = [name for name in sizes if name.endswith(".safetensors") and "/" not in name]
+    if weights and "config.json" in sizes:
+        if "tokenizer.json" not in sizes:
+            raise ModelLoadError(f"{repo} has no tokenizer.json.", "Look for a newer upload, or for one in GGUF.")
+        files = (*(name for name in FOLDER_FILES if name in sizes), *sorted(weights))
+        return Choice(repo, files, sum(sizes[name] for name in files))
+    raise ModelLoadError(
+        f"{repo} has neither a whole GGUF file nor safetensors with config.json.", "Look for a GGUF upload of it."
+    )
+
+
+def pull(repo: str, quant: str | None) -> disk.LocalModel:
+    """Download one model of a repository with a progress bar, or go on with a download that broke off."""
+    from huggingface_hub import HfApi, errors, snapshot_download  # slow to import, and needed by a pull only
+
+    try:
+        siblings = HfApi().model_info(repo, files_metadata=True).siblings or []
+        choice = choose(repo, quant, {file.rfilename: file.size or 0 for file in siblings})
+        folder = folder_of(repo)
+        folder.mkdir(exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if choice.n_bytes > free:
+            raise ModelLoadError(
+                f"{repo} needs {format_bytes(choice.n_bytes)}, but {folder} has {format_bytes(free)} left.",
+                "Make room with `pagewell models rm`, or set PAGEWELL_HOME to another disk.",
+            )
+        (folder / disk.INCOMPLETE).touch()
+        snapshot_download(repo, allow_patterns=list(choice.files), local_dir=folder)
+        (folder / disk.INCOMPLETE).unlink()
+    except errors.RepositoryNotFoundError as error:
+        raise ModelLoadError(
+            f"The hub has no model {repo}, or it is private or gated.", "Check the spelling, or set HF_TOKEN."
+        ) from error
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
+        raise ModelLoadError(
+            f"The hub could not be reached for {repo}: {error}", "Check the network, then run it again."
+        ) from error
+    return disk.open_path(folder / choice.files[0] if len(choice.files) == 1 else folder)
+
+
+def _is_part(name: str) -> bool:
+    return bool(disk.SPLIT.search(name.removesuffix(".gguf")))

@@ -1,0 +1,111 @@
+"""`pagewell serve`: load a model and answer on the endpoint and the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from app.commands.params import setting_options, settings_from
+from app.settings import Settings
+from engine.errors import ConfigError
+
+SHUTDOWN_S = 5
+"""Streams that still run after this long are cut when the server is stopped."""
+
+
+@click.command(short_help="Serve a model: endpoint, chat page, statistics.")
+@click.argument("model", required=False)
+@setting_options(without=frozenset({"model"}))
+def serve(config: Path | None, model: str | None, **given: Any) -> None:
+    """Serve MODEL: a GGUF file, a folder in Hugging Face layout, a name of `pagewell models list`, or a hub id.
+
+    Without MODEL: the configured one, else the bundled SmolLM2-135M-Instruct.
+    """
+    settings = settings_from(config, {**given, "model": model})
+    with bind(settings.serving.host, settings.serving.port) as sock:
+        run(settings, sock)
+
+
+def run(settings: Settings, sock: socket.socket) -> None:
+    """Serve on a bound socket until interrupted."""
+    from app.catalog import library  # before what is slow: a misspelt model shows at once
+
+    model = library.locate(settings.serving.model)
+    click.echo("Starting ...", err=True)
+
+    import uvicorn
+
+    from app import log
+    from app.asgi import create_app
+    from app.host import ModelHost
+
+    log.configure(settings.serving.log_level)
+    name = settings.serving.served_model_name or model.name
+    serving = msgspec.structs.replace(settings.serving, served_model_name=name, port=sock.getsockname()[1])
+    settings = dataclasses.replace(settings, serving=serving)
+    host = ModelHost.from_settings(settings, model.path)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                click.echo(welcome(settings), err=True)
+
+    server = Server(
+        uvicorn.Config(
+            create_app(settings, host),
+            lifespan="on",
+            ws="none",
+            log_config=None,
+            access_log=settings.development,
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+    )
+    server.run(sockets=[sock])
+
+
+def welcome(settings: Settings) -> str:
+    """What a person can do next, once the server answers."""
+    key = ' -H "Authorization: Bearer $PAGEWELL_API_KEY"' if settings.serving.api_key else ""
+    where = "" if settings.serving.port == 8000 and settings.serving.host == "127.0.0.1" else f" --url {settings.url}"
+    body = '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'
+    curl = f"curl -N {settings.url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+    return (
+        f"\nPagewell serves {settings.serving.served_model_name}. Three things to do next:\n\n"
+        f"  chat in the browser   {settings.url}/\n"
+        f"  ask from a shell      {curl}\n"
+        f"  watch it work         pagewell top{where}\n\n"
+        "Ctrl-C stops it.\n"
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on this address, taken before anything is loaded. ConfigError when it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise ConfigError(f"host {host!r} is no address of this machine: {error.strerror}.", "Use --host 127.0.0.1.") from error
+    sock = socket.socket(family, kind, protocol)
+    if os.name == "posix":
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"Port {port} on {host} is in use: another program, perhaps another Pagewell, listens there.",
+                f"Stop it, or choose another port: --port {port + 1}, or --port 0 for any free one.",
+            ) from error
+        raise ConfigError(
+            f"Cannot listen on {host} port {port}: {error.strerror}.", "Choose another --host or --port."
+        ) from error
+    return sock
