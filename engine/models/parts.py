@@ -26,16 +26,15 @@ Angles = tuple[Tensor, Tensor]
 
 
 class Vector:
-    """A vector parameter, kept in float32 on the model's device; `offset` is added as it is filled."""
+    """A vector parameter, kept in float32; `offset` is added as it is filled."""
 
-    def __init__(self, ops: Operators, size: int, *, offset: float = 0.0) -> None:
+    def __init__(self, size: int, *, offset: float = 0.0) -> None:
         self.shape = (size,)
         self.value: Tensor | None = None
-        self._device = ops.device
         self._offset = offset
 
     def fill(self, value: Tensor) -> None:
-        self.value = (value + self._offset if self._offset else value).to(self._device)
+        self.value = value + self._offset if self._offset else value
 
 
 class Matrix:
@@ -49,14 +48,14 @@ class Matrix:
         self._fn: Callable[..., Tensor] | None = None
 
     def fill(self, value: Weight) -> None:
-        self.weight = Weight(value.qtype, value.shape, value.data.to(self._ops.device))
+        self.weight = value
         self._fn = self._ops.get(self._op, qtype=value.qtype)
 
 
 class Linear(Matrix):
     def __init__(self, ops: Operators, n_in: int, n_out: int, *, bias: bool = False) -> None:
         super().__init__(ops, "quant_linear", n_out, n_in)
-        self.bias = Vector(ops, n_out) if bias else None
+        self.bias = Vector(n_out) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, n_in] -> [n, n_out]"""
@@ -91,7 +90,7 @@ class Norm(Vector):
     """RMS norm; `offset` 1 is for weights that are stored as their distance from 1."""
 
     def __init__(self, ops: Operators, size: int, eps: float, *, offset: float = 0.0) -> None:
-        super().__init__(ops, size, offset=offset)
+        super().__init__(size, offset=offset)
         self._eps = eps
         self._norm = ops.get("rms_norm")
         self._norm_add = ops.get("rms_norm_add")

@@ -42,16 +42,17 @@ def block_bytes(model: ModelConfig, block_size: int, kv_dtype: torch.dtype) -> i
     return 2 * model.n_layers * block_size * model.n_kv_heads * model.head_dim * kv_dtype.itemsize
 
 
-def activation_bytes(config: EngineConfig, model: ModelConfig, max_model_len: int, dtype: torch.dtype) -> int:
-    """A rough upper bound of what one step holds besides weights and cache."""
-    n_tokens = config.max_num_batched_tokens if config.enable_chunked_prefill else max(config.max_num_batched_tokens, max_model_len)
+def step_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
+    """Roughly what one step holds besides weights and cache: (bytes in any case, bytes per position of the window)."""
     heads = (2 * model.n_heads + 2 * model.n_kv_heads) * model.head_dim
-    layer = n_tokens * (4 * model.hidden_size + 3 * model.intermediate_size + heads) * max(dtype.itemsize, 4)
-    gathered = 2 * max_model_len * model.n_kv_heads * model.head_dim * 4
+    token = (4 * model.hidden_size + 3 * model.intermediate_size + heads) * max(dtype.itemsize, 4)
     # Logits in float32, their weights in float32 and running sums in float64.
     sampling = config.max_num_seqs * model.vocab_size * 16
-    rotary = max_model_len * model.rope.rotary_dim * (4 if model.local_rope is None else 8)
-    return layer + gathered + sampling + rotary
+    # Keys and values of the sequence at hand in float32, and the rotary tables.
+    position = 8 * model.n_kv_heads * model.head_dim + model.rope.rotary_dim * (4 if model.local_rope is None else 8)
+    if not config.enable_chunked_prefill:
+        position += token
+    return config.max_num_batched_tokens * token + sampling, position
 
 
 def fit(
@@ -70,15 +71,20 @@ def fit(
     the person asked for does not. Raises ConfigError with the numbers when the window or 16 tokens do not fit.
     """
     window = _window(config, model)
-    per_block = block_bytes(model, config.block_size, kv_dtype)
-    activations = activation_bytes(config, model, window, dtype)
-    available, limit = _available(config, free, model_bytes + activations, device)
-    most = config.max_num_seqs * -(-window // config.block_size)
-    n_blocks = min(available // per_block, most)
-    fitting = n_blocks * config.block_size
+    block_size, per_block = config.block_size, block_bytes(model, config.block_size, kv_dtype)
+    fixed, per_position = step_bytes(config, model, dtype)
+    room, limit = _room(config, free, device)
+    room -= model_bytes + fixed
+    fitting = max(0, room) // (per_block + per_position * block_size) * block_size
+    cache_bytes = room - min(window, fitting) * per_position
+    if config.kv_cache_memory is not None:
+        cache_bytes, limit = _asked(config.kv_cache_memory, free, cache_bytes)
+    elif device.type == "cpu" and config.gpu_memory_utilization is None and cache_bytes > CPU_DEFAULT_MOST:
+        cache_bytes, limit = CPU_DEFAULT_MOST, f"the {_gib(CPU_DEFAULT_MOST)} that a CPU's cache takes by default"
+    fitting = min(fitting, cache_bytes // per_block * block_size)
     needs = (
-        f"weights take {_gib(model_bytes)}, a step up to {_gib(activations)}, and {limit} leaves {_gib(max(available, 0))} "
-        f"for the KV cache, of which a token takes {per_block // config.block_size:,} bytes"
+        f"weights take {_gib(model_bytes)}, a step {_gib(fixed)}, and {limit} leaves {_gib(max(cache_bytes, 0))} for the KV "
+        f"cache, of which a token takes {per_block // block_size:,} bytes"
     )
     if fitting < min(window, MIN_WINDOW):
         raise ConfigError(
@@ -90,6 +96,8 @@ def fit(
             f"A window of {window:,} tokens does not fit into memory, {fitting:,} would: {needs}.",
             f"Set --max-model-len to at most {fitting}, a narrower --kv-cache-dtype, or raise --gpu-memory-utilization.",
         )
+    most = config.max_num_seqs * -(-min(window, fitting) // block_size)
+    n_blocks = min(cache_bytes // per_block, most)
     why = f"limited by {limit}" if n_blocks < most else f"{config.max_num_seqs} full windows need no more"
     if fitting < window:
         why += f"; the model's window of {window:,} tokens was cut to the {fitting:,} that fit"
@@ -107,22 +115,22 @@ def _window(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _available(config: EngineConfig, free: int, taken: int, device: torch.device) -> tuple[int, str]:
-    """Bytes for the cache, which may be negative, and what limits it."""
+def _room(config: EngineConfig, free: int, device: torch.device) -> tuple[int, str]:
+    """Bytes for weights, activations and cache together, and what that is in words."""
     if config.kv_cache_memory is not None:
-        if config.kv_cache_memory > free - taken:
-            raise ConfigError(
-                f"kv_cache_memory is {_gib(config.kv_cache_memory)}, but of {_gib(free)} of free memory weights and "
-                f"activations leave {_gib(max(free - taken, 0))}.",
-                "Lower --kv-cache-memory, or leave it out to have the cache fitted.",
-            )
-        return config.kv_cache_memory, f"--kv-cache-memory {_gib(config.kv_cache_memory)}"
-    on_cpu = device.type == "cpu"
-    share = config.gpu_memory_utilization or (CPU_SHARE if on_cpu else GPU_SHARE)
-    available = int(free * share) - taken
-    if on_cpu and config.gpu_memory_utilization is None and available > CPU_DEFAULT_MOST:
-        return CPU_DEFAULT_MOST, f"the {_gib(CPU_DEFAULT_MOST)} that a CPU's cache takes by default"
-    return available, f"{share:.0%} of {_gib(free)} of free memory"
+        return free, f"{_gib(free)} of free memory"
+    share = config.gpu_memory_utilization or (CPU_SHARE if device.type == "cpu" else GPU_SHARE)
+    return int(free * share), f"{share:.0%} of {_gib(free)} of free memory"
+
+
+def _asked(kv_cache_memory: int, free: int, left: int) -> tuple[int, str]:
+    if kv_cache_memory > left:
+        raise ConfigError(
+            f"kv_cache_memory is {_gib(kv_cache_memory)}, but of {_gib(free)} of free memory weights and activations leave "
+            f"{_gib(max(left, 0))}.",
+            "Lower --kv-cache-memory, or leave it out to have the cache fitted.",
+        )
+    return kv_cache_memory, f"--kv-cache-memory {_gib(kv_cache_memory)}"
 
 
 def _gib(n_bytes: int) -> str:

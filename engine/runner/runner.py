@@ -1,0 +1,146 @@
+"""ModelRunner: a loaded model with its KV cache, that turns step plans into tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.kv.storage import KVStorage
+from engine.models import registry
+from engine.models.operators import Operators
+from engine.runner import memory
+from engine.runner.inputs import prepare
+from engine.sample.logprobs import token_logprobs
+from engine.sample.sampler import Sampler
+from engine.types import Entry, Sampled, StepPlan, StepResult, TokenLogprob
+from engine.weights.checkpoint import Checkpoint
+from engine.weights.loader import fill
+
+_PROMPT_ROWS = 64
+"""Rows of logits held at once for prompt logprobs: a vocabulary of 262,144 makes 64 MiB of them."""
+
+
+class ModelRunner:
+    def __init__(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        n_vocab: int | None = None,
+    ) -> None:
+        """Fit the cache, build the model, fill it. progress(done, total) counts bytes of weights.
+
+        n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. Raises
+        ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
+        """
+        config.validate()
+        self.model_config = model = checkpoint.config
+        self.device = _device(config)
+        self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
+        self.kv_dtype = _dtype(config.kv_cache_dtype, self.dtype)
+        self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
+        dense = config.quantization == "none"
+        self.weights_bytes = self.n_params * self.dtype.itemsize if dense else checkpoint.n_bytes
+        self.digest = checkpoint.digest
+        self.budget = memory.fit(
+            config,
+            model,
+            model_bytes=self.weights_bytes,
+            free=memory.free_bytes(self.device),
+            device=self.device,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+        )
+        self.n_blocks = self.budget.n_blocks
+        self.max_model_len = self.budget.max_model_len
+        self.kv_bytes = self.budget.n_bytes
+        self.model = registry.build(model, Operators(self.device, self.dtype, self.kv_dtype), self.max_model_len)
+        fill(
+            self.model,
+            checkpoint,
+            quantization=config.quantization,
+            dtype=self.dtype,
+            device=self.device.type,
+            progress=progress,
+        )
+        self.kv = KVStorage(
+            model.n_layers, self.n_blocks, config.block_size, model.n_kv_heads, model.head_dim, self.kv_dtype, self.device
+        )
+        self.sampler = Sampler(min(n_vocab or model.vocab_size, model.vocab_size))
+        self._block_size = config.block_size
+
+    @property
+    def kv_extras(self) -> dict[str, str | int]:
+        """What the KV depends on besides tokens."""
+        dynamic = self.model_config.rope.scaling == "dynamic"
+        return {
+            "weights": self.digest,
+            "dtype": str(self.dtype),
+            "kv_dtype": str(self.kv_dtype),
+            "layout": "block, offset, head, dim",
+            "rope_window": self.max_model_len if dynamic else 0,
+        }
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute a plan's tokens and draw from the last row of each entry that samples. Raises BrokenLogits."""
+        self.kv.copy(plan.copies)
+        inputs = prepare(plan, self._block_size, self.device)
+        hidden = self.model.forward(inputs, self.kv)[inputs.logit_rows]
+        sampled: list[Sampled] = []
+        tokens = iter(self._sample(plan, hidden))
+        row = 0
+        for entry in plan.entries:
+            prompt_logprobs = self._prompt_logprobs(entry, hidden[row : row + entry.n_logits])
+            row += entry.n_logits
+            if not entry.samples:
+                sampled.append(Sampled(prompt_logprobs=prompt_logprobs))
+                continue
+            token_id, logprob = next(tokens)
+            sampled.append(Sampled((token_id,), None if logprob is None else (logprob,), prompt_logprobs))
+        return StepResult(tuple(sampled))
+
+    def _sample(self, plan: StepPlan, hidden: Tensor) -> list[tuple[int, TokenLogprob | None]]:
+        """hidden: of the plan's logit rows, entry by entry."""
+        rows, end = [], 0
+        for entry in plan.entries:
+            end += entry.n_logits
+            if entry.samples:
+                rows.append(end - 1)
+        if not rows:
+            return []
+        last = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self.device)]
+        return self.sampler.sample(self.model.logits(last), [entry.seq for entry in plan.entries if entry.samples])
+
+    def _prompt_logprobs(self, entry: Entry, hidden: Tensor) -> tuple[TokenLogprob, ...] | None:
+        """Of the prompt tokens that come after the entry's logit rows, if the sequence collects them."""
+        seq = entry.seq
+        if seq.prompt_logprobs is None:
+            return None
+        first = entry.start + entry.n_query - entry.n_logits + 1
+        token_ids = seq.token_ids[first : min(first + entry.n_logits, seq.n_prompt)]
+        n_top = seq.request.params.prompt_logprobs or 0
+        result: list[TokenLogprob] = []
+        for row in range(0, len(token_ids), _PROMPT_ROWS):
+            ids = token_ids[row : row + _PROMPT_ROWS]
+            logits = self.model.logits(hidden[row : row + len(ids)])[:, : self.sampler.n_vocab]
+            result += token_logprobs(logits, ids, [n_top] * len(ids))
+        return tuple(result)
+
+
+def _device(config: EngineConfig) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is cuda, but torch sees no CUDA device here.", "Set --device cpu, or leave it out.")
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(config.device)
+
+
+def _dtype(name: str, default: torch.dtype) -> torch.dtype:
+    return default if name == "auto" else getattr(torch, name)
