@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,8 +68,6 @@ class Request:
     request_id: str
     prompt_token_ids: list[int]
     params: SamplingParams
-    sink: Callable[[list[Event]], None]
-    """Called on the engine thread with this request's events of one step."""
     cache_salt: str = ""
     priority: int = 0
     """Lower runs earlier; equal priorities are first come, first served."""
@@ -115,6 +112,10 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
     """Chained keys of the full blocks of `token_ids`, grown as tokens are committed."""
+    n_published: int = 0
+    """Leading blocks whose keys are in the cache's index."""
+    n_pending_end: int = 0
+    """Blocks n_published .. n_pending_end are announced as being computed, so that others wait for them."""
     generation: int = 0
     """Raised at each preemption; a result of an older generation is dropped."""
     drafts: list[int] = field(default_factory=list)

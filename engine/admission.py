@@ -1,0 +1,65 @@
+"""What a request must satisfy before it is queued; what can never run is refused here, with the numbers."""
+
+from __future__ import annotations
+
+import math
+
+from engine.errors import InvalidRequest, PromptTooLong
+from engine.types import SamplingParams
+
+MAX_CHOICES = 128
+MAX_LOGPROBS = 128
+
+
+def check_params(params: SamplingParams, n_vocab: int) -> None:
+    """Raise InvalidRequest naming the first field that is out of range."""
+    _between("temperature", params.temperature, 0.0, 100.0)
+    _between("top_p", params.top_p, 0.0, 1.0)
+    if params.top_p == 0.0:
+        raise InvalidRequest("top_p", "top_p must be above 0.", "Leave it out to keep every token.")
+    _between("min_p", params.min_p, 0.0, 1.0)
+    _between("top_k", params.top_k, -1, 2**31)
+    _between("presence_penalty", params.presence_penalty, -2.0, 2.0)
+    _between("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
+    _between("repetition_penalty", params.repetition_penalty, 0.0, 100.0)
+    if params.repetition_penalty == 0.0:
+        raise InvalidRequest("repetition_penalty", "repetition_penalty must be above 0.", "1 means no penalty.")
+    _between("n", params.n, 1, MAX_CHOICES)
+    _between("min_tokens", params.min_tokens, 0, 2**31)
+    if params.max_tokens is not None:
+        _between("max_tokens", params.max_tokens, 1, 2**31)
+        if params.min_tokens > params.max_tokens:
+            raise InvalidRequest("min_tokens", f"min_tokens is {params.min_tokens}, above the most tokens asked for ({params.max_tokens}).")
+    if params.seed is not None:
+        _between("seed", params.seed, -(2**63), 2**64 - 1)
+    for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+        if count is not None:
+            _between(name, count, 0, MAX_LOGPROBS)
+    for token_id, bias in params.logit_bias.items():
+        _token(f"logit_bias.{token_id}", token_id, n_vocab)
+        _between(f"logit_bias.{token_id}", bias, -100.0, 100.0)
+    for token_id in params.stop_token_ids:
+        _token("stop_token_ids", token_id, n_vocab)
+    if any(not stop for stop in params.stop):
+        raise InvalidRequest("stop", "A stop string is empty.", "Leave it out.")
+
+
+def check_prompt(prompt_token_ids: list[int], n_vocab: int, max_model_len: int) -> None:
+    """Raise InvalidRequest for an empty prompt or an unknown token id, PromptTooLong when no token could follow."""
+    if not prompt_token_ids:
+        raise InvalidRequest("prompt", "The prompt is empty.", "Send at least one token.")
+    low, high = min(prompt_token_ids), max(prompt_token_ids)
+    _token("prompt", low, n_vocab)
+    _token("prompt", high, n_vocab)
+    if len(prompt_token_ids) >= max_model_len:
+        raise PromptTooLong(len(prompt_token_ids), max_model_len)
+
+
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidRequest(name, f"{name} is {value}, but it must lie between {low} and {high}.")
+
+
+def _token(name: str, token_id: int, n_vocab: int) -> None:
+    if not 0 <= token_id < n_vocab:
+        raise InvalidRequest(name, f"{name}: token id {token_id} is not in the vocabulary of {n_vocab} tokens.")

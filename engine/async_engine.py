@@ -1,0 +1,147 @@
+"""AsyncEngine: the app's handle on the engine. Requests go in, asynchronous streams of events come out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from engine.admission import check_params, check_prompt
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.errors import EngineDead, QueueFull
+from engine.loading import ModelInfo, Progress, load_core
+from engine.stats import EngineStats
+from engine.text.template import ChatTemplate
+from engine.text.tokenizer import Tokenizer
+from engine.types import Event, Finished, Request, SamplingParams
+
+
+class RequestStream(AsyncIterator[Event]):
+    """Events of one request: Started, Deltas, and exactly one Finished as the last. Closing it early aborts the request."""
+
+    def __init__(self, uid: int, abort: Callable[[int], None]) -> None:
+        self.uid = uid
+        self._abort = abort
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._ended = False
+
+    def put(self, event: Event) -> None:
+        self._events.put_nowait(event)
+
+    async def __anext__(self) -> Event:
+        if self._ended:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        self._ended = isinstance(event, Finished)
+        return event
+
+    def abort(self) -> None:
+        """Ask the engine to end the request; its Finished event still comes."""
+        self._abort(self.uid)
+
+    async def aclose(self) -> None:
+        """Abort the request if it has not ended, and end the iteration."""
+        if not self._ended:
+            self._ended = True
+            self.abort()
+
+
+class AsyncEngine:
+    """One loaded model on an engine thread. Create it with `load`; every method belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        make_core: Callable[[Callable[[list[Event]], None]], EngineCore],
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        info: ModelInfo,
+        config: EngineConfig,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.info = info
+        self.observers: list[Callable[[Event], None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._core = make_core(lambda events: self._loop.call_soon_threadsafe(self._dispatch, events))
+        self._max_live = config.max_waiting + config.max_num_seqs
+        self._streams: dict[int, RequestStream] = {}
+        self._thread = threading.Thread(target=self._core.run, name="engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    async def load(cls, path: Path, config: EngineConfig, progress: Progress | None = None) -> AsyncEngine:
+        """Load a checkpoint (GGUF file or Hugging Face folder) on a worker thread and start the engine.
+
+        `progress(done_bytes, total_bytes)` is called on that thread. Raises ModelLoadError, ConfigError.
+        """
+        loaded = await asyncio.to_thread(load_core, path, config, progress)
+        return cls(loaded.make_core, loaded.tokenizer, loaded.template, loaded.info, config)
+
+    def submit(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str = "",
+        cache_salt: str = "",
+        priority: int = 0,
+    ) -> RequestStream:
+        """Queue a request. Raises PromptTooLong, InvalidRequest, QueueFull or EngineDead before anything is queued."""
+        self._require_alive()
+        n_vocab = self.tokenizer.vocab_size
+        check_params(params, n_vocab)
+        check_prompt(prompt_token_ids, n_vocab, self.info.max_model_len)
+        if len(self._streams) >= self._max_live:
+            raise QueueFull(f"{len(self._streams)} requests are running or waiting.", "Come back in a few seconds.")
+        request = Request(request_id, prompt_token_ids, params, cache_salt=cache_salt, priority=priority)
+        uid = self._core.add(request)
+        stream = self._streams[uid] = RequestStream(uid, self.abort)
+        return stream
+
+    def abort(self, uid: int) -> None:
+        """End a request within one step; nothing happens if it has ended already."""
+        self._core.abort(uid)
+
+    async def stats(self) -> EngineStats:
+        """A snapshot taken between two steps; waits for the step under way. Raises EngineDead."""
+        return await self._ask(self._core.ask_stats)
+
+    async def evict_cached(self) -> int:
+        """Forget the prefix cache; returns the number of blocks. Raises EngineDead."""
+        return await self._ask(self._core.evict_cached)
+
+    async def close(self) -> None:
+        """Abort what is live and end the engine thread. Streams get their Finished event."""
+        self._core.stop()
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.sleep(0)  # the last batch of events was posted before the thread ended
+
+    async def _ask(self, operation: Callable[[Callable], None]):
+        self._require_alive()
+        answer: asyncio.Future = self._loop.create_future()
+        operation(lambda value: self._loop.call_soon_threadsafe(_resolve, answer, value))
+        while not answer.done():
+            await asyncio.wait([answer], timeout=1.0)
+            if not answer.done():
+                self._require_alive()
+        return answer.result()
+
+    def _require_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise EngineDead(f"The engine has stopped: {self._core.error or 'it was closed'}.", "Load the model again.")
+
+    def _dispatch(self, events: list[Event]) -> None:
+        for event in events:
+            for observer in self.observers:
+                observer(event)
+            is_last = isinstance(event, Finished)
+            stream = self._streams.pop(event.uid, None) if is_last else self._streams.get(event.uid)
+            if stream is not None:
+                stream.put(event)
+
+
+def _resolve(answer: asyncio.Future, value: object) -> None:
+    if not answer.done():
+        answer.set_result(value)

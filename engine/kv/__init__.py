@@ -1,0 +1,1 @@
+"""The paged KV cache: which block holds which tokens (torch-free), and the tensors behind the blocks."""

@@ -1,0 +1,101 @@
+"""A runner without a model, whose KV memory is exact: each slot remembers which prefix was computed into it.
+
+Reading a slot that holds anything but the sequence's own prefix is an AssertionError, so block sharing, copy-on-write,
+eviction and preemption are checked at every step. The next token is a hash of all tokens before it (and of the seed
+when temperature is not 0), so equal histories give equal answers whatever the schedule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+from engine.types import Entry, Sampled, Sequence, StepPlan, StepResult, TokenLogprob
+
+END_ID = 256
+VOCAB_SIZE = 257
+
+
+class ByteTokenizer:
+    """Token ids 0 to 255 are bytes, 256 ends an answer."""
+
+    vocab_size = VOCAB_SIZE
+    bos_id = None
+    add_bos = False
+    end_ids = frozenset({END_ID})
+    special_ids = frozenset({END_ID})
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
+        return bytes(i for i in ids if i != END_ID).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id == END_ID else bytes([token_id])
+
+    def token_text(self, token_id: int) -> str:
+        return "<end>" if token_id == END_ID else chr(token_id)
+
+
+class FakeRunner:
+    """`end_every` makes about one in so many draws the end token; `step_s` is how long a step takes."""
+
+    def __init__(
+        self, n_blocks: int, block_size: int, max_model_len: int, *, end_every: int = 0, step_s: float = 0.0
+    ) -> None:
+        self.n_blocks = n_blocks
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.kv_extras: dict[str, str | int] = {"model": "fake"}
+        self.end_every = end_every
+        self.step_s = step_s
+        self.fail_next = False
+        self.slots: list[int | None] = [None] * (n_blocks * block_size)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if self.step_s:
+            time.sleep(self.step_s)
+        for source, destination in plan.copies:
+            size = self.block_size
+            self.slots[destination * size : (destination + 1) * size] = self.slots[source * size : (source + 1) * size]
+        for entry in plan.entries:
+            self._write(entry)
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("the fake runner was told to fail")
+        return StepResult(tuple(self._read(entry) for entry in plan.entries))
+
+    def _slot(self, seq: Sequence, position: int) -> int:
+        return seq.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+
+    @staticmethod
+    def _prefix(seq: Sequence, end: int) -> int:
+        return hash(tuple(seq.token_ids[:end]))
+
+    def _write(self, entry: Entry) -> None:
+        for position in range(entry.start, entry.start + entry.n_query):
+            self.slots[self._slot(entry.seq, position)] = self._prefix(entry.seq, position + 1)
+
+    def _read(self, entry: Entry) -> Sampled:
+        seq, end = entry.seq, entry.start + entry.n_query
+        for position in range(end):
+            assert self.slots[self._slot(seq, position)] == self._prefix(seq, position + 1), (
+                f"request {seq.request.uid}: position {position} holds the KV of something else"
+            )
+        prompt_logprobs = None
+        if seq.prompt_logprobs is not None:
+            positions = range(end - entry.n_logits + 1, min(end + 1, seq.n_prompt))
+            prompt_logprobs = tuple(TokenLogprob(seq.token_ids[p], -1.0, 1) for p in positions)
+        if not entry.samples:
+            return Sampled(prompt_logprobs=prompt_logprobs)
+        token_id = self.next_token(seq)
+        logprobs = (TokenLogprob(token_id, -0.5, 1),) if seq.request.params.logprobs is not None else None
+        return Sampled((token_id,), logprobs, prompt_logprobs)
+
+    def next_token(self, seq: Sequence) -> int:
+        history = (tuple(seq.token_ids), (seq.seed, seq.index) if seq.request.params.temperature > 0 else None)
+        draw = int.from_bytes(hashlib.sha256(repr(history).encode()).digest()[:8], "little")
+        if self.end_every and draw % self.end_every == 0 and seq.n_output >= seq.request.params.min_tokens:
+            return END_ID
+        return 97 + draw % 26

@@ -1,0 +1,168 @@
+"""Tables on toy sizes, with exact block ids: match, admit, reserve, publish, fork, free."""
+
+from __future__ import annotations
+
+from engine.kv.manager import KVManager
+from engine.types import Request, SamplingParams, Sequence
+
+
+def manager(n_blocks: int = 10, **knobs) -> KVManager:
+    return KVManager(n_blocks, 4, **{"enable_caching": True, "extras": {"model": "m"}, **knobs})
+
+
+def sequence(n_tokens: int, *, first: int = 0, salt: str = "", uid: int = 0) -> Sequence:
+    tokens = list(range(first, first + n_tokens))
+    request = Request("", tokens, SamplingParams(), cache_salt=salt, uid=uid)
+    return Sequence(request, 0, list(tokens), n_tokens, 0, 100, frozenset(), None)
+
+
+def compute(kv: KVManager, seq: Sequence) -> None:
+    seq.n_computed = len(seq.token_ids)
+    kv.publish(seq)
+
+
+def admit(kv: KVManager, seq: Sequence) -> int:
+    assert kv.admit(seq, kv.match(seq), headroom=0)
+    return seq.n_computed
+
+
+def test_a_prefix_is_found_after_its_owner_left_and_the_last_token_is_always_computed() -> None:
+    kv = manager()
+    owner = sequence(8)
+    assert admit(kv, owner) == 0 and owner.block_ids == [0, 1]
+    compute(kv, owner)
+    kv.free(owner)
+    same = sequence(8)
+    assert admit(kv, same) == 4, "a whole hit leaves the last block to be computed"
+    assert same.block_ids[0] == 0
+    longer = sequence(9)
+    assert admit(kv, longer) == 8
+    assert kv.pool.blocks[0].refs == 2
+    kv.check([same, longer])
+
+
+def test_another_salt_shares_nothing() -> None:
+    kv = manager()
+    owner = sequence(9, salt="alice")
+    admit(kv, owner)
+    compute(kv, owner)
+    assert kv.match(sequence(9, salt="bob")) == []
+    assert kv.match(sequence(9)) == []
+    assert len(kv.match(sequence(9, salt="alice"))) == 2
+
+
+def test_without_caching_nothing_is_published() -> None:
+    kv = manager(enable_caching=False)
+    owner = sequence(9)
+    admit(kv, owner)
+    compute(kv, owner)
+    assert not kv.pool.index and kv.match(sequence(9)) == []
+
+
+def test_only_full_computed_blocks_are_published() -> None:
+    kv = manager()
+    seq = sequence(11)
+    admit(kv, seq)
+    seq.n_computed = 7
+    kv.publish(seq)
+    assert [kv.pool.blocks[i].key is not None for i in seq.block_ids] == [True, False, False]
+
+
+def test_admission_changes_nothing_when_room_is_missing() -> None:
+    kv = manager(4)
+    owner = sequence(8)
+    admit(kv, owner)
+    compute(kv, owner)
+    kv.free(owner)
+    big = sequence(13)
+    assert kv.match(big) and not kv.admit(big, kv.match(big), headroom=1)
+    assert big.block_ids == [] and big.n_computed == 0 and kv.pool.n_free == 4
+    assert kv.admit(big, kv.match(big), headroom=0)
+
+
+def test_a_prefix_that_is_being_computed_is_announced_until_it_is_published_or_dropped() -> None:
+    kv = manager()
+    owner, follower = sequence(9), sequence(10)
+    admit(kv, owner)
+    assert kv.is_being_computed(follower, 0)
+    owner.n_computed = 4
+    kv.publish(owner)
+    assert len(kv.match(follower)) == 1 and kv.is_being_computed(follower, 1)
+    kv.free(owner)
+    assert not kv.is_being_computed(follower, 1)
+
+
+def test_equal_blocks_computed_twice_become_one() -> None:
+    kv = manager()
+    first, second = sequence(9), sequence(9)
+    admit(kv, first)
+    admit(kv, second)
+    compute(kv, first)
+    compute(kv, second)
+    assert second.block_ids[:2] == first.block_ids[:2] and second.block_ids[2] != first.block_ids[2]
+    kv.check([first, second])
+
+
+def forked(n_tokens: int) -> tuple[KVManager, Sequence, Sequence]:
+    kv = manager()
+    parent, child = sequence(n_tokens), sequence(n_tokens)
+    admit(kv, parent)
+    compute(kv, parent)
+    child.n_computed = n_tokens - 1
+    kv.fork(parent, child)
+    return kv, parent, child
+
+
+def test_a_fork_takes_no_block_and_copies_the_tail_before_it_writes() -> None:
+    kv, parent, child = forked(6)
+    assert child.block_ids == parent.block_ids == [0, 1] and kv.pool.n_free == 8
+    assert kv.reserve(child, 1) == [(1, 2)]
+    assert child.block_ids == [0, 2] and kv.pool.blocks[1].refs == 1
+    kv.check([parent, child])
+
+
+def test_a_fork_at_a_block_border_copies_the_published_block_and_joins_it_again() -> None:
+    kv, parent, child = forked(8)
+    assert kv.reserve(child, 1) == [(1, 2)]
+    compute(kv, child)
+    assert child.block_ids == parent.block_ids, "the copy computed what the index knows already"
+    kv.check([parent, child])
+
+
+def test_a_published_block_with_one_holder_is_copied_before_it_is_written() -> None:
+    kv, parent, child = forked(8)
+    kv.free(parent)
+    assert kv.pool.blocks[1].refs == 1
+    assert kv.reserve(child, 1) == [(1, 2)]
+    assert kv.pool.blocks[1].refs == 0 and kv.pool.find(kv.pool.blocks[1].key) is kv.pool.blocks[1]
+
+
+def test_reserve_changes_nothing_when_blocks_run_out() -> None:
+    kv = manager(2)
+    seq = sequence(8)
+    admit(kv, seq)
+    compute(kv, seq)
+    assert kv.reserve(seq, 1) is None
+    assert seq.block_ids == [0, 1]
+    kv.check([seq])
+
+
+def test_leaves_are_evicted_before_the_roots_they_hang_on() -> None:
+    kv = manager(3)
+    owner = sequence(12)
+    admit(kv, owner)
+    compute(kv, owner)
+    kv.free(owner)
+    kv.pool.release(kv.pool.allocate(1)[0])
+    assert len(kv.match(sequence(13))) == 2, "the root and its child are still there"
+
+
+def test_a_long_prompts_lookup_takes_one_pass() -> None:
+    kv = manager(4000)
+    owner = sequence(12_000)
+    admit(kv, owner)
+    compute(kv, owner)
+    follower = sequence(12_001)
+    assert len(kv.match(follower)) == 3000
+    keys = follower.block_keys
+    assert kv.keys(follower) is keys and len(keys) == 3000
