@@ -48,3 +48,35 @@ class Loaded:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     info: ModelInfo
+
+
+def load_core(path: Path, config: EngineConfig, progress: Progress | None = None) -> Loaded:
+    """Open a GGUF file or a Hugging Face folder, fit it into memory and fill it.
+
+    Raises ModelLoadError for a checkpoint that cannot be used, ConfigError for settings that cannot be had.
+    """
+    config.validate()
+    checkpoint = open_checkpoint(path)
+    if checkpoint.kind == "gguf":
+        tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
+        template = ChatTemplate.from_gguf(checkpoint.metadata, tokenizer)
+    else:
+        tokenizer = Tokenizer.from_folder(checkpoint.path)
+        template = ChatTemplate.from_folder(checkpoint.path, tokenizer)
+    runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size)
+    info = ModelInfo(
+        name=path.stem if path.is_file() else path.name,
+        path=str(path),
+        family=runner.model_config.family,
+        quantization=runner.weights_format,
+        dtype=str(runner.dtype).removeprefix("torch."),
+        max_model_len=runner.max_model_len,
+        n_params=runner.n_params,
+        weights_bytes=runner.weights_bytes,
+        kv_bytes=runner.kv_bytes,
+        n_blocks=runner.n_blocks,
+        block_size=config.block_size,
+        digest=runner.digest,
+        memory_note=runner.budget.why,
+    )
+    return Loaded(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info)

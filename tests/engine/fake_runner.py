@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 
+from engine.text.pieces import Pieces
 from engine.types import Entry, Sampled, Sequence, StepPlan, StepResult, TokenLogprob
 
 END_ID = 256
@@ -24,6 +25,11 @@ class ByteTokenizer:
     add_bos = False
     end_ids = frozenset({END_ID})
     special_ids = frozenset({END_ID})
+    fim = None
+
+    def __init__(self) -> None:
+        self.pieces = Pieces(self.token_bytes)
+        self.pieces_with_special = Pieces(lambda token_id: self.token_bytes(token_id) or b"<end>")
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return list(text.encode())
