@@ -11,7 +11,8 @@ from engine.admission import check_params, check_prompt
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import EngineDead, QueueFull
-from engine.loading import ModelInfo, Progress, load_core
+from engine.info import ModelInfo
+from engine.loading import Progress, load_core
 from engine.stats import EngineStats
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer

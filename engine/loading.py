@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.info import ModelInfo
 from engine.runner.runner import ModelRunner
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
@@ -18,28 +17,6 @@ from engine.weights.loader import open_checkpoint
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
-
-
-class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loaded model is and what it was given."""
-
-    name: str
-    path: str
-    family: str
-    quantization: str
-    """Quant type of most weight bytes, for example Q4_1, or a float format."""
-    dtype: str
-    """Number format of the activations."""
-    max_model_len: int
-    """Window in force, in tokens."""
-    n_params: int
-    weights_bytes: int
-    kv_bytes: int
-    n_blocks: int
-    block_size: int
-    digest: str
-    memory_note: str
-    """How window and KV cache were fitted, in words."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 
+from engine.info import ModelInfo
 from engine.text.pieces import Pieces
 from engine.types import Entry, Sampled, Sequence, StepPlan, StepResult, TokenLogprob
 
@@ -105,3 +106,21 @@ class FakeRunner:
         if self.end_every and draw % self.end_every == 0 and seq.n_output >= seq.request.params.min_tokens:
             return END_ID
         return 97 + draw % 26
+
+
+def fake_info(runner: FakeRunner) -> ModelInfo:
+    return ModelInfo(
+        name="fake",
+        path="/nowhere/fake",
+        family="fake",
+        quantization="F32",
+        dtype="float32",
+        max_model_len=runner.max_model_len,
+        n_params=1,
+        weights_bytes=4,
+        kv_bytes=4,
+        n_blocks=runner.n_blocks,
+        block_size=runner.block_size,
+        digest="fake",
+        memory_note="",
+    )

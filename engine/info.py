@@ -1,0 +1,27 @@
+"""ModelInfo: identity, size and memory of a loaded model."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loaded model is and what it was given."""
+
+    name: str
+    path: str
+    family: str
+    quantization: str
+    """Quant type of most weight bytes, for example Q4_1, or a float format."""
+    dtype: str
+    """Number format of the activations."""
+    max_model_len: int
+    """Window in force, in tokens."""
+    n_params: int
+    weights_bytes: int
+    kv_bytes: int
+    n_blocks: int
+    block_size: int
+    digest: str
+    memory_note: str
+    """How window and KV cache were fitted, in words."""
