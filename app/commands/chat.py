@@ -16,13 +16,13 @@ from app.settings import Settings
 from engine.errors import PagewellError
 
 HELP = "/clear forgets the conversation, /system TEXT sets the system prompt, /retry answers again, /exit ends (or Ctrl-D)"
-NOT_HERE = frozenset({"model", "api_key", "host", "port", "allowed_hosts", "cors_origins", "served_model_name", "log_level"})
+NOT_HERE = frozenset({"api_key", "host", "port", "allowed_hosts", "cors_origins", "served_model_name", "log_level"})
 NOT_HERE |= {"env", "idle_timeout", "permission_mode", "max_waiting"}
 """Settings of a server; chat offers the engine's, for a model that it loads itself."""
 
 
 @click.command(short_help="Talk with a model in the terminal.")
-@click.argument("model", required=False)
+@click.argument("model_name", metavar="[MODEL]", required=False)
 @click.option("--url", help="Where a server may run. Default: the configured host and port.")
 @click.option("--api-key", help="The server's key. Default: the configured one.")
 @click.option("-m", "--message", help="Ask this, print the answer and end. A pipe into the command does the same.")
@@ -33,7 +33,7 @@ NOT_HERE |= {"env", "idle_timeout", "permission_mode", "max_waiting"}
 @setting_options(without=NOT_HERE)
 def chat(
     config: Path | None,
-    model: str | None,
+    model_name: str | None,
     url: str | None,
     api_key: str | None,
     message: str | None,
@@ -50,13 +50,13 @@ def chat(
     """
     from app.commands.answering import Sampling
 
-    settings = settings_from(config, {**given, "model": model, "api_key": api_key})
+    settings = settings_from(config, {**given, "api_key": api_key}, model_name)
     if message is None and not sys.stdin.isatty():
         message = sys.stdin.read().strip()
         if not message:
             raise click.UsageError("There is no message: give one with -m, or through a pipe.")
     sampling = Sampling(temperature, top_p, max_tokens, given.get("seed"))
-    with asyncio.Runner() as runner, _answerer(runner, settings, url, model) as answerer:
+    with asyncio.Runner() as runner, _answerer(runner, settings, url, model_name or given.get("model")) as answerer:
         talk = Conversation(runner, answerer, sampling, system)
         if message is not None:
             if not talk.ask(message):

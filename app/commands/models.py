@@ -70,9 +70,10 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
+    facts = {"size" if key == "n_bytes" else key: value for key, value in facts.items()}
     width = max(map(len, facts))
     for key, value in facts.items():
-        click.echo(f"{key.replace('_', ' '):{width}}  {format_bytes(value) if key == 'n_bytes' else value}")
+        click.echo(f"{key.replace('_', ' '):{width}}  {format_bytes(value) if key == 'size' else value}")
 
 
 def _facts(model: disk.LocalModel | None) -> dict[str, object]:

@@ -57,9 +57,18 @@ def _click_option(option: Option) -> Callable[[Command], Command]:
     return click.option(option.flag, option.name, type=SettingType(option), metavar=option.metavar, default=None, help=text)
 
 
-def settings_from(config: Path | None, given: dict[str, Any]) -> Settings:
-    """Settings of all sources; `given` are the command's keyword arguments, None where the option was not given."""
-    return load({name: value for name, value in given.items() if value is not None}, config=config)
+def settings_from(config: Path | None, given: dict[str, Any], model: str | None = None) -> Settings:
+    """Settings of all sources.
+
+    given: the command's keyword arguments, None where an option was not given. model: the MODEL argument, which is
+    another way to write --model.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    if model is not None:
+        if values.get("model", model) != model:
+            raise click.UsageError(f"Two models are named: {model} and --model {values['model']}.")
+        values["model"] = model
+    return load(values, config=config)
 
 
 def server_options(command: Command) -> Command:

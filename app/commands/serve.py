@@ -21,14 +21,14 @@ SHUTDOWN_S = 5
 
 
 @click.command(short_help="Serve a model: endpoint, chat page, statistics.")
-@click.argument("model", required=False)
-@setting_options(without=frozenset({"model"}))
-def serve(config: Path | None, model: str | None, **given: Any) -> None:
+@click.argument("model_name", metavar="[MODEL]", required=False)
+@setting_options()
+def serve(config: Path | None, model_name: str | None, **given: Any) -> None:
     """Serve MODEL: a GGUF file, a folder in Hugging Face layout, a name of `pagewell models list`, or a hub id.
 
     Without MODEL: the configured one, else the bundled SmolLM2-135M-Instruct.
     """
-    settings = settings_from(config, {**given, "model": model})
+    settings = settings_from(config, given, model_name)
     with bind(settings.serving.host, settings.serving.port) as sock:
         run(settings, sock)
 
