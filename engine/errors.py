@@ -29,6 +29,13 @@ class InvalidRequest(PagewellError):
         self.param = param
 
 
+class TemplateError(InvalidRequest):
+    """The chat template cannot render these messages, or cannot be read at all; `param` names the part that is wrong."""
+
+    def __init__(self, message: str, hint: str = "", param: str = "messages") -> None:
+        super().__init__(param, message, hint)
+
+
 class PromptTooLong(PagewellError):
     """The prompt leaves no room for even one new token in the window of `max_model_len` tokens."""
 

@@ -18,7 +18,14 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 """Values of tokenizer.ggml.token_type (llama.h); 1 is an ordinary token."""
 _SPECIAL_TYPES = {_UNKNOWN, _CONTROL, _UNUSED}
 
-_FIM_KEYS = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid", "pad": "fim_pad", "repo": "fim_rep", "file": "fim_sep"}
+_FIM_KEYS = {
+    "prefix": "fim_pre_token_id",
+    "suffix": "fim_suf_token_id",
+    "middle": "fim_mid_token_id",
+    "pad": "fim_pad_token_id",
+    "repo": "fim_rep_token_id",
+    "file": "fim_sep_token_id",
+}
 
 
 class _Metadata:
@@ -67,7 +74,9 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     meta = _Metadata(metadata)
     tokens: list[str] | None = meta.column("tokens", str)
     if not tokens:
-        raise ModelLoadError("The GGUF file has no vocabulary (tokenizer.ggml.tokens).", "Use a file that holds a whole language model.")
+        raise ModelLoadError(
+            "The GGUF file has no vocabulary (tokenizer.ggml.tokens).", "Use a file that holds a whole language model."
+        )
     n_tokens = len(tokens)
     types: list[int] = meta.column("token_type", int, n_tokens) or [1] * n_tokens
     id_of = dict(zip(tokens, range(n_tokens), strict=True))
@@ -96,7 +105,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     core.add_tokens([AddedToken(tokens[i], special=i in special, normalized=False) for i in matched])
 
     fim = fim_tokens(
-        id_of.get, {role: i for role, key in _FIM_KEYS.items() if (i := meta.token_id(f"{key}_token_id", n_tokens)) is not None}
+        id_of.get, {role: i for role, key in _FIM_KEYS.items() if (i := meta.token_id(key, n_tokens)) is not None}
     )
     eot, eom = meta.token_id("eot_token_id", n_tokens), meta.token_id("eom_token_id", n_tokens)
     return Vocabulary(
@@ -110,6 +119,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         prefix_ids=(bos,) if bos is not None and meta.flag("add_bos_token", add_bos) else (),
         suffix_ids=(eos,) if eos is not None and meta.flag("add_eos_token", False) else (),
         space_prefix=space_prefix,
+        drops_first_space=space_prefix,
         fim=fim,
     )
 
@@ -146,10 +156,7 @@ def _sentencepiece(meta: _Metadata, tokens: list[str], types: list[int], id_of: 
     ordinary = [i for i, kind in enumerate(types) if kind not in _SPECIAL_TYPES and kind not in (_USER_DEFINED, _BYTE)]
     merges = merges_by_score(tokens, scores, ordinary)
     unknown = meta.token_id("unknown_token_id", len(tokens), 0)
-    core = Tokenizer(
-        models.BPE(
-            vocab=id_of, merges=merges, byte_fallback=True, fuse_unk=True, unk_token=tokens[unknown] if unknown is not None else None
-        )
-    )
+    unknown_name = tokens[unknown] if unknown is not None else None
+    core = Tokenizer(models.BPE(vocab=id_of, merges=merges, byte_fallback=True, fuse_unk=True, unk_token=unknown_name))
     core.normalizer = normalizers.Replace(" ", "▁")
     return core

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,10 +41,11 @@ def merges_by_score(tokens: list[str], scores: list[float], ordinary: list[int])
     left, found = index.find(hash_of(starts[whole], cuts))
     whole, cuts, left = whole[found], cuts[found], left[found]
     right, found = index.find(hash_of(cuts, ends[whole]))
-    return [(texts[a], texts[b]) for a, b in zip(left[found].tolist(), right[found].tolist(), strict=True)]
+    names = np.array(texts, dtype=object)
+    return list(zip(names[left[found]].tolist(), names[right[found]].tolist(), strict=True))
 
 
-def _substring_hashes(text: str):
+def _substring_hashes(text: str) -> Callable[[_Ids, _Ids], _Hashes]:
     """A function of (starts, ends) that hashes these parts of `text`, as uint64."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
     codes = (codes + np.uint64(1)) * _SCATTER

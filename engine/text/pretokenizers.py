@@ -29,6 +29,11 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_DEEPSEEK_LETTERS = (  # the model's tokenizer.json lists cased letters range by range, without these scripts
+    r"\s?[[\p{Lu}\p{Ll}\p{Lt}]&&[^"
+    "\u0560-\u0588\u10c7-\u10ff\u1c80-\u1c88\u2d00-\u2d2d\ua790-\ua7fa\uab30-\uab68"
+    "\U00010570-\U000105bc\U00016e40-\U00016e7f\U0001d400-\U0001dfff]]+"
+)
 _CJK = r"[一-龥ࠀ-一가-퟿]+"
 
 
@@ -74,7 +79,7 @@ _BY_NAME: dict[str, PreTokenizer] = {
     "deepseek-llm": PreTokenizer(
         (
             r"[\r\n]",
-            r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+            _DEEPSEEK_LETTERS,
             r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
             r"\s+$",
             _CJK,

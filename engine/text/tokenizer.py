@@ -78,7 +78,7 @@ class Tokenizer:
 
         detokenizer = Detokenizer(self, skip_special)
         text = "".join(map(detokenizer.push, ids)) + detokenizer.flush()
-        return text.removeprefix(" ") if self._vocabulary.space_prefix else text
+        return text.removeprefix(" ") if self._vocabulary.drops_first_space else text
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of text that this token stands for, perhaps part of a character; b"" for special tokens."""

@@ -76,7 +76,9 @@ class Vocabulary:
     """What the model expects before every text."""
     suffix_ids: tuple[int, ...] = ()
     space_prefix: bool = False
-    """SentencePiece's dummy prefix: a text that does not begin with a special token gets a space."""
+    """SentencePiece's dummy prefix, where the core does not add it: a text not begun by a special token gets a space."""
+    drops_first_space: bool = False
+    """Encoding put a space before the text, so decoding takes it away."""
     fim: FimTokens | None = None
     _special_at_start: re.Pattern[str] = field(init=False)
 

@@ -1,0 +1,153 @@
+"""A vocabulary out of a folder in Hugging Face layout: tokenizer.json and the small JSON files beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from engine.errors import ModelLoadError
+from engine.text import pieces
+from engine.text.vocabulary import END_NAMES, Vocabulary, end_ids, fim_tokens
+
+
+def vocabulary_from_folder(path: Path) -> Vocabulary:
+    """Build the tokenizer of a model folder. Raises ModelLoadError naming the file that is missing or damaged."""
+    core = _core(path)
+    config = read_json(path / "tokenizer_config.json")
+    _add_missing(core, config)
+    added: dict[int, AddedToken] = core.get_added_tokens_decoder()
+    special = {i: token.content for i, token in added.items() if token.special}
+    special |= {i: name for name in END_NAMES if (i := core.token_to_id(name)) is not None}
+    plain = {i: token.content for i, token in added.items() if i not in special}
+
+    named = {**read_json(path / "special_tokens_map.json"), **config}
+    bos, eos = (_id_of_named(core, named.get(key)) for key in ("bos_token", "eos_token"))
+    prefix, suffix = _surroundings(core)
+    if config.get("add_bos_token") is False and bos is not None:
+        prefix = tuple(i for i in prefix if i != bos)
+    elif config.get("add_bos_token") is True and bos is not None and bos not in prefix:
+        prefix = (bos, *prefix)
+
+    fim = fim_tokens(core.token_to_id)
+    return Vocabulary(
+        core=core,
+        n_tokens=max(core.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1),
+        spell=_speller(path, core, plain),
+        special=special,
+        bos_id=bos,
+        eos_id=eos,
+        end_ids=end_ids(core.token_to_id, special.__contains__, (eos, *_stated_ends(path)), fim),
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+        drops_first_space=_strips(core),
+        fim=fim,
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} where there is no such file. Raises ModelLoadError for anything else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path} cannot be read: {error}.", "Download the model again.") from error
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"{path} holds {type(value).__name__}, not an object.", "Download the model again.")
+    return value
+
+
+def _core(path: Path) -> Tokenizer:
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise ModelLoadError(
+            f"There is no tokenizer.json in {path}.",
+            "Use a folder that has one (AutoTokenizer.from_pretrained(...).save_pretrained(...) writes it), or a GGUF file.",
+        )
+    try:
+        core = Tokenizer.from_file(str(file))
+    except Exception as error:  # the tokenizers package raises bare Exception
+        raise ModelLoadError(f"{file} cannot be read: {error}.", "Download the model again.") from error
+    core.no_truncation()
+    core.no_padding()
+    return core
+
+
+def _add_missing(core: Tokenizer, config: Mapping[str, Any]) -> None:
+    """tokenizer_config.json may know added tokens that tokenizer.json lacks; they follow in the order of their ids."""
+    listed = config.get("added_tokens_decoder")
+    entries = listed.items() if isinstance(listed, dict) else ()
+    missing = [
+        (int(i), AddedToken(entry["content"], special=bool(entry.get("special")), normalized=bool(entry.get("normalized"))))
+        for i, entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("content"), str) and core.token_to_id(entry["content"]) is None
+    ]
+    core.add_tokens([token for _, token in sorted(missing, key=lambda item: item[0])])
+
+
+def _id_of_named(core: Tokenizer, token: Any) -> int | None:
+    """Id of a token that a config names as a string or as an AddedToken object."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return core.token_to_id(token) if isinstance(token, str) else None
+
+
+def _stated_ends(path: Path) -> Iterator[int]:
+    """eos_token_id of generation_config.json and config.json: a number or a list."""
+    for name in ("generation_config.json", "config.json"):
+        stated = read_json(path / name).get("eos_token_id")
+        for i in stated if isinstance(stated, list) else [stated]:
+            if isinstance(i, int):
+                yield i
+
+
+def _surroundings(core: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the post-processor puts before and after a text."""
+    bare, whole = (core.encode("a", add_special_tokens=special).ids for special in (False, True))
+    n_extra = len(whole) - len(bare)
+    for n_before in range(n_extra + 1):
+        if whole[n_before : n_before + len(bare)] == bare:
+            return tuple(whole[:n_before]), tuple(whole[n_before + len(bare) :])
+    return (), ()
+
+
+def _steps(decoder: Any) -> list[dict[str, Any]]:
+    """A decoder's description (its JSON), with sequences laid flat."""
+    state = json.loads(decoder.__getstate__()) if decoder is not None else {}
+    return state["decoders"] if state.get("type") == "Sequence" else [state]
+
+
+def _strips(core: Tokenizer) -> bool:
+    """Does decoding take away a first space (because encoding put one there)?"""
+    for step in _steps(core.decoder):
+        if step.get("type") == "Strip" and step.get("content") == " " and step.get("start"):
+            return True
+        if step.get("type") == "Metaspace" and step.get("prepend_scheme") != "never":
+            return True
+    return False
+
+
+def _speller(path: Path, core: Tokenizer, plain: Mapping[int, str]) -> Callable[[int], bytes]:
+    """Bytes of an id, by the spelling that the decoder implies."""
+    kinds = {step.get("type") for step in _steps(core.decoder)}
+    if "ByteLevel" in kinds:
+        spell = pieces.byte_level
+    elif kinds & {"ByteFallback", "Metaspace", "Replace"}:
+        spell = pieces.sentencepiece
+    else:
+        raise ModelLoadError(
+            f"{path / 'tokenizer.json'} decodes by {sorted(map(str, kinds))}, which Pagewell cannot turn into bytes.",
+            "It reads byte-level and SentencePiece vocabularies.",
+        )
+
+    def bytes_of(token_id: int) -> bytes:
+        if token_id in plain:
+            return plain[token_id].encode()
+        token = core.id_to_token(token_id)
+        return spell(token) if token is not None else b""
+
+    return bytes_of
