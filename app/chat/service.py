@@ -1,0 +1,208 @@
+"""Conversations: start, send, continue, stop, rename, delete. No HTTP, no HTML."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased, selectinload
+
+from app.chat.errors import Busy, NotFound, Unusable
+from app.chat.events import Changes
+from app.db.database import Database
+from app.db.models import Conversation, Generation, Message, Role, State, now
+from app.generation.hub import Chat, GenerationHub
+from app.generation.live import Live
+from app.host import ModelHost
+from engine.types import SamplingParams
+
+TITLE_LENGTH = 60
+CONTINUABLE = frozenset({State.INTERRUPTED, State.STOPPED, State.FAILED})
+
+
+def sampling() -> SamplingParams:
+    """Chat answers are drawn a little more soberly than the API's default, as chat programs do."""
+    return SamplingParams(temperature=0.7, top_p=0.95)
+
+
+@dataclass(slots=True, frozen=True)
+class Opened:
+    """What a page shows, and the change after which it was read."""
+
+    conversations: Sequence[Conversation]
+    conversation: Conversation | None
+    branch: list[Message]
+    cursor: str
+
+
+class ChatService:
+    """Whoever writes takes the lock until the change is announced, so that a page is read between two changes."""
+
+    def __init__(self, database: Database, hub: GenerationHub, host: ModelHost, changes: Changes) -> None:
+        self._lock = asyncio.Lock()
+        self._database = database
+        self._hub = hub
+        self._host = host
+        self._changes = changes
+
+    async def conversations(self) -> Sequence[Conversation]:
+        """All of them, the last used first."""
+        async with self._database.session() as session:
+            newest_first = select(Conversation).order_by(Conversation.updated_at.desc(), Conversation.id.desc())
+            return (await session.scalars(newest_first)).all()
+
+    async def open(self, conversation_id: int | None) -> Opened:
+        """A conversation as it stands, or the page for a new one. Raises NotFound."""
+        async with self._lock, self._database.session() as session:
+            conversation = None if conversation_id is None else await _conversation(session, conversation_id)
+            branch = await _branch(session, conversation.leaf_id) if conversation else []
+            return Opened(await self.conversations(), conversation, branch, self._changes.cursor)
+
+    async def message(self, message_id: int) -> Message:
+        async with self._database.session() as session:
+            return await _message(session, message_id)
+
+    async def generation(self, generation_id: int) -> Generation:
+        async with self._database.session() as session:
+            generation = await session.get(Generation, generation_id)
+            if generation is None:
+                raise NotFound("This answer is gone.")
+            return generation
+
+    async def start(self, text: str, tab: str) -> Conversation:
+        """A new conversation with its first question; the answer begins."""
+        text = _question(text)
+        async with self._lock, self._database.session() as session:
+            conversation = Conversation(title=_title(text), leaf_id=None)
+            session.add(conversation)
+            await session.flush()
+            await self._exchange(session, conversation, text, tab)
+        return conversation
+
+    async def send(self, conversation_id: int, text: str, tab: str) -> tuple[Message, Message]:
+        """The person's message and the empty one of the assistant, both saved; the answer begins."""
+        text = _question(text)
+        async with self._lock, self._database.session() as session:
+            conversation = await _conversation(session, conversation_id)
+            return await self._exchange(session, conversation, text, tab)
+
+    async def _exchange(
+        self, session: AsyncSession, conversation: Conversation, text: str, tab: str
+    ) -> tuple[Message, Message]:
+        self._require_quiet(conversation.id)
+        history = await _branch(session, conversation.leaf_id)
+        question = Message(
+            conversation_id=conversation.id, parent_id=conversation.leaf_id, role=Role.USER, text=text, generations=[]
+        )
+        session.add(question)
+        await session.flush()
+        generation = Generation(model=self._host.name)
+        answer = Message(
+            conversation_id=conversation.id, parent_id=question.id, role=Role.ASSISTANT, text="", generations=[generation]
+        )
+        session.add(answer)
+        await session.flush()
+        conversation.leaf_id = answer.id
+        conversation.updated_at = now()
+        # The hub's task reads nothing of this session, but its saves must find the rows: commit before it starts.
+        await session.commit()
+        self._begin(Live(generation.id, answer.id, conversation.id), _chat([*history, question]))
+        self._changes.exchanged(conversation.id, question.id, answer.id, tab)
+        return question, answer
+
+    async def go_on(self, message_id: int, tab: str) -> Message:
+        """Continue an answer that was stopped, interrupted or failed: its text so far becomes the start of the new one."""
+        async with self._lock, self._database.session() as session:
+            message = await _message(session, message_id)
+            last = message.generation
+            if last is None or last.state not in CONTINUABLE:
+                raise Unusable("This answer cannot be continued.", "Ask a new question instead.")
+            self._require_quiet(message.conversation_id)
+            generation = Generation(model=self._host.name)
+            message.generations.append(generation)
+            chat = _chat(await _branch(session, message.id))
+            await session.commit()
+            if not message.text:
+                chat.pop()
+            self._begin(Live(generation.id, message.id, message.conversation_id, message.text), chat)
+            self._changes.continued(message.conversation_id, message.id, tab)
+        return message
+
+    async def stop(self, generation_id: int) -> None:
+        self._hub.stop(generation_id)
+
+    async def rename(self, conversation_id: int, title: str) -> Conversation:
+        title = " ".join(title.split())
+        if not title:
+            raise Unusable("A chat needs a name.")
+        async with self._lock, self._database.session() as session:
+            conversation = await _conversation(session, conversation_id)
+            conversation.title = title[:200]
+            await session.commit()
+            self._changes.listed()
+        return conversation
+
+    async def delete(self, conversation_id: int) -> None:
+        """The conversation and all its messages; what is being written in it is stopped first."""
+        async with self._lock, self._database.session() as session:
+            conversation = await _conversation(session, conversation_id)
+            await self._hub.stop_and_wait(conversation_id)
+            await session.delete(conversation)
+            await session.commit()
+            self._changes.deleted(conversation_id)
+
+    def _begin(self, live: Live, chat: Chat) -> None:
+        self._hub.start(live, chat, sampling())
+
+    def _require_quiet(self, conversation_id: int) -> None:
+        if self._hub.running_in(conversation_id):
+            raise Busy("An answer is being written in this chat.", "Wait for its end, or stop it first.")
+
+
+async def _conversation(session: AsyncSession, conversation_id: int) -> Conversation:
+    conversation = await session.get(Conversation, conversation_id)
+    if conversation is None:
+        raise NotFound("This chat does not exist.", "It may have been deleted in another tab.")
+    return conversation
+
+
+async def _message(session: AsyncSession, message_id: int) -> Message:
+    query = select(Message).where(Message.id == message_id).options(selectinload(Message.generations))
+    message = (await session.scalars(query)).one_or_none()
+    if message is None:
+        raise NotFound("This message does not exist.", "Its chat may have been deleted in another tab.")
+    return message
+
+
+async def _branch(session: AsyncSession, leaf_id: int | None) -> list[Message]:
+    """From the leaf up to the root, turned around."""
+    if leaf_id is None:
+        return []
+    path = select(Message.id, Message.parent_id).where(Message.id == leaf_id).cte("path", recursive=True)
+    parent = aliased(Message)
+    path = path.union_all(select(parent.id, parent.parent_id).join(path, parent.id == path.c.parent_id))
+    query = select(Message).join(path, Message.id == path.c.id).order_by(Message.id).options(selectinload(Message.generations))
+    return list((await session.scalars(query)).all())
+
+
+def _chat(branch: list[Message]) -> Chat:
+    """As the chat template takes it. Answers that stayed empty (failed before their first word) are left out, except the last."""
+    last = branch[-1]
+    return [{"role": m.role.value, "content": m.text} for m in branch if m.text or m is last]
+
+
+def _question(text: str) -> str:
+    text = text.replace("\r\n", "\n").strip()
+    if not text:
+        raise Unusable("The message is empty.")
+    return text
+
+
+def _title(text: str) -> str:
+    line = " ".join(text.split())
+    if len(line) <= TITLE_LENGTH:
+        return line
+    return line[:TITLE_LENGTH].rsplit(" ", 1)[0].rstrip(",.;:") + "…"

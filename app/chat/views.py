@@ -1,0 +1,154 @@
+"""Messages, the sidebar and the model as the templates take them, and the HTML of each part of the page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from markupsafe import Markup
+
+from app.chat.service import ChatService, Opened
+from app.db.models import Conversation, Generation, Message, Role, State
+from app.generation.hub import GenerationHub
+from app.generation.live import PageOps
+from app.host import ModelHost
+from ui import markdown
+from ui.render import render
+
+SUGGESTIONS = (
+    ("Explain", "Explain how a hash table works, with a small example."),
+    ("Write", "Write a short poem about rain on a tin roof."),
+    ("Code", "Write a Python function that reverses the words of a sentence."),
+)
+
+
+@dataclass(slots=True, frozen=True)
+class MessageView:
+    """One bubble. Of a running answer: `ops` is what it shows and the number to go on from."""
+
+    message: Message
+    generation: Generation | None
+    state: State | None
+    html: Markup
+    ops: PageOps | None = None
+    n_prompt: int = 0
+
+    @property
+    def id(self) -> int:
+        return self.message.id
+
+    @property
+    def is_user(self) -> bool:
+        return self.message.role is Role.USER
+
+
+class Views:
+    """Reads the hub and the host at the instant of rendering."""
+
+    def __init__(self, service: ChatService, hub: GenerationHub, host: ModelHost) -> None:
+        self._service = service
+        self._hub = hub
+        self._host = host
+
+    async def page(self, opened: Opened, tab: str) -> str:
+        messages = await self._messages(opened.branch)
+        return render("page.html", **self._chat(opened, messages, tab), groups=self._groups(opened.conversations), **self._shared)
+
+    async def chat(self, opened: Opened, tab: str) -> str:
+        """The main part alone, for a page whose new chat has just begun."""
+        messages = await self._messages(opened.branch)
+        return render("swap_chat.html", **self._chat(opened, messages, tab), **self._shared)
+
+    async def exchange(self, question: Message, answer: Message) -> str:
+        """Both new bubbles, and the composer's button."""
+        messages = await self._messages([question, answer])
+        return render("swap_exchange.html", messages=messages, running=self._running_in(answer.conversation_id), **self._shared)
+
+    async def article(self, message: Message) -> str:
+        """A message in the place of what the page shows of it, and the composer's button."""
+        (view,) = await self._messages([message])
+        return render("swap_article.html", message=view, running=self._running_in(message.conversation_id), **self._shared)
+
+    def ops(self, message_id: int, ops: PageOps, n_prompt: int) -> str:
+        return render("swap_ops.html", id=message_id, ops=ops, n_prompt=n_prompt, **self._shared)
+
+    async def sidebar(self, current: int | None) -> str:
+        """The list of conversations, and the current one's title, in place."""
+        conversations = await self._service.conversations()
+        shown = next((c for c in conversations if c.id == current), None)
+        return render("swap_sidebar.html", groups=self._groups(conversations), current=current, conversation=shown)
+
+    def rename_form(self, conversation: Conversation) -> str:
+        return render("rename.html", conversation=conversation)
+
+    def model(self) -> str:
+        """What is known of the model, for the header and the empty page."""
+        return render("swap_model.html", **self._shared)
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        return {"host": self._host}
+
+    def _chat(self, opened: Opened, messages: list[MessageView], tab: str) -> dict[str, Any]:
+        conversation = opened.conversation
+        return {
+            "conversation": conversation,
+            "current": conversation.id if conversation else None,
+            "messages": messages,
+            "running": self._running_in(conversation.id) if conversation else None,
+            "cursor": opened.cursor,
+            "tab": tab,
+            "suggestions": SUGGESTIONS,
+        }
+
+    def _running_in(self, conversation_id: int) -> int | None:
+        live = self._hub.running_in(conversation_id)
+        return live.generation_id if live else None
+
+    async def _messages(self, branch: Sequence[Message]) -> list[MessageView]:
+        """Running answers are read last, in the same instant as the template, so that their number fits their text."""
+        texts = [message.text for message in branch if message.role is Role.ASSISTANT and not self._is_live(message)]
+        # A long chat takes a while to render the first time; other requests go on meanwhile.
+        await asyncio.to_thread(lambda: [markdown.render(text) for text in texts])
+        current = list(branch)
+        for i, message in enumerate(branch):
+            generation = message.generation
+            if generation and generation.state is State.RUNNING and not self._is_live(message):
+                current[i] = await self._service.message(message.id)  # it ended since it was read
+        return [self._message(message) for message in current]
+
+    def _is_live(self, message: Message) -> bool:
+        live = self._hub.get(message.generation.id) if message.generation else None
+        return live is not None and not live.ended
+
+    def _message(self, message: Message) -> MessageView:
+        generation = message.generation
+        if message.role is not Role.ASSISTANT or generation is None:
+            return MessageView(message, None, None, Markup(""))
+        live = self._hub.get(generation.id)
+        if live is not None and not live.ended:
+            return MessageView(message, generation, State.RUNNING, Markup(""), live.snapshot(), live.n_prompt)
+        # A row that is running, but not here, was left by a program that is gone.
+        state = State.INTERRUPTED if generation.state is State.RUNNING else generation.state
+        return MessageView(message, generation, state, Markup(markdown.render(message.text)))
+
+    def _groups(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[tuple[Conversation, bool]]]]:
+        """[(heading, [(conversation, whether an answer is being written), ...]), ...] by age."""
+        busy = self._hub.busy_conversations()
+        today = datetime.now().astimezone().date()
+        groups: dict[str, list[tuple[Conversation, bool]]] = {}
+        for conversation in conversations:
+            age = today - conversation.updated_at.astimezone().date()
+            groups.setdefault(_heading(age), []).append((conversation, conversation.id in busy))
+        return list(groups.items())
+
+
+def _heading(age: timedelta) -> str:
+    if age < timedelta(days=1):
+        return "Today"
+    if age < timedelta(days=2):
+        return "Yesterday"
+    return "Last 30 days" if age < timedelta(days=30) else "Older"

@@ -1,0 +1,1 @@
+"""Answers being written: the hub owns their tasks, independent of any browser."""
