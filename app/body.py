@@ -40,9 +40,7 @@ class JsonBody(AbstractDTO[Any]):
         """Nothing to prepare: there is no transfer model."""
 
     @classmethod
-    def create_openapi_schema(
-        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any
-    ) -> Reference | Schema:
+    def create_openapi_schema(cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any) -> Reference | Schema:
         return schema_creator.for_field_definition(field_definition)
 
     @classmethod
@@ -77,8 +75,8 @@ def decode(body: bytes, kind: Any) -> Any:
 def _lenient(body: bytes) -> Any:
     """Python's own parser, which also takes NaN (so that the range check can name its field) and lone surrogates."""
     try:
-        value = json.loads(body.decode("utf-8-sig"))
-        return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        text = json.dumps(json.loads(body.decode("utf-8-sig")), ensure_ascii=False)
+        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except ValueError as error:
         raise InvalidRequest("", f"The body is not valid JSON: {error}.") from error
 

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
@@ -47,6 +48,19 @@ class NotAvailable(InvalidRequest):
         super().__init__(param, f"`{param}` is not available yet{': ' + what if what else ''}. Leave it out.")
 
 
+class ErrorFields(msgspec.Struct):
+    """OpenAI's error object. `code` is a text or null, never a number."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    error: ErrorFields
+
+
 @dataclass(slots=True, frozen=True)
 class ApiError:
     """One error on the wire: status, the OpenAI object, and headers."""
@@ -59,8 +73,8 @@ class ApiError:
     headers: dict[str, str] = field(default_factory=dict)
 
     @property
-    def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+    def body(self) -> ErrorBody:
+        return ErrorBody(ErrorFields(self.message, self.type, self.param or None, self.code))
 
 
 _NO_RETRY = {"x-should-retry": "false"}
@@ -106,13 +120,15 @@ def _from_litestar(error: HTTPException) -> ApiError:
     if isinstance(error, ValidationException) and isinstance(error.extra, list) and error.extra:
         first = error.extra[0]
         param = first.get("key")
+        if param == "data":  # the handlers' name for the body
+            return ApiError(400, "The request needs a JSON body.")
         message = f"{param}: {first.get('message')}" if param else str(first.get("message"))
     kind = "server_error" if error.status_code >= 500 else "invalid_request_error"
     headers = dict(error.headers or {})
     return ApiError(error.status_code, message, kind, param, _CODES.get(error.status_code), headers)
 
 
-def respond(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
     """The application's exception handler."""
     described = describe(error, details=request.app.debug)
     if described.status >= 500 and not isinstance(error, PagewellError):

@@ -39,7 +39,7 @@ class ModelHost:
         """Facts of the model; they stay after an unload."""
         self.on_ready: list[Callable[[AsyncEngine], None]] = []
         """Called on the event loop with each engine that becomes ready."""
-        self.started_at = int(time.time())
+        self.created = int(time.time())
         self._load = load
         self._idle_timeout_s = idle_timeout_s
         self._engine: AsyncEngine | None = None
@@ -69,6 +69,11 @@ class ModelHost:
             raise ModelFailed(f"The model {self.name} could not be loaded: {self.error.message}", self.error.hint)
         if self._engine is None:
             raise ModelLoading(f"The model {self.name} is loading ({self.progress:.0%}).", self.retry_after_s)
+        return self._engine
+
+    @property
+    def current(self) -> AsyncEngine | None:
+        """The engine if there is one now. Looking does not count as use, so observers neither load nor keep a model."""
         return self._engine
 
     @property

@@ -1,0 +1,52 @@
+"""create_app: the domains, put together."""
+
+from __future__ import annotations
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+
+from app.catalog import library
+from app.errors import respond
+from app.health import HealthController
+from app.host import ModelHost
+from app.lifespan import model_lifespan
+from app.metrics import Metrics
+from app.openai import OpenAIPlugin
+from app.security import MAX_BODY_BYTES, Guard
+from app.settings import Settings
+from app.stats import StatsPlugin
+
+
+def create_app(settings: Settings, host: ModelHost | None = None) -> Litestar:
+    """The whole server. Without a host, one for the configured model, which must be on disk.
+
+    Raises ModelLoadError when it is not.
+    """
+    if host is None:
+        model = library.find(settings.serving.model)
+        host = ModelHost.from_settings(settings, model.path)
+    metrics = Metrics(host)
+    app = Litestar(
+        route_handlers=[HealthController],
+        plugins=[OpenAIPlugin(host), StatsPlugin(settings, host)],
+        dependencies={
+            "model_host": Provide(lambda: host, sync_to_thread=False),
+            "server_metrics": Provide(lambda: metrics, sync_to_thread=False),
+        },
+        exception_handlers={Exception: respond},
+        lifespan=[model_lifespan(host)],
+        openapi_config=OpenAPIConfig(
+            title="Pagewell",
+            version="1",
+            path="/schema",
+            # The other renderers fetch scripts from elsewhere; nothing leaves this machine.
+            render_plugins=[JsonRenderPlugin(path=["/openapi.json", "/"])],
+        ),
+        request_max_body_size=MAX_BODY_BYTES,
+        logging_config=None,
+        debug=settings.development,
+    )
+    app.asgi_handler = Guard(app.asgi_handler, settings)
+    return app

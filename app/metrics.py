@@ -1,0 +1,173 @@
+"""Prometheus metrics: vLLM's names, so that its dashboards work, and Pagewell's own.
+
+Gauges are read from the engine at scrape time. Totals and histograms grow from the engine's events as they pass, so
+they survive an unload.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from app.host import ModelHost
+from engine.async_engine import AsyncEngine
+from engine.errors import EngineDead
+from engine.stats import EngineStats
+from engine.types import Delta, Event, Finished, FinishReason, Started
+
+CONTENT_TYPE = "text/plain; version=0.0.4"
+_LABELS = ("model_name",)
+_TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
+_REQUEST_S = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+
+@dataclass(slots=True)
+class _Live:
+    """One request under way, as its events told."""
+
+    arrival_s: float
+    started_s: float
+    n_prompt: int
+    last_token_s: dict[int, float]
+
+
+class Metrics:
+    """All metrics of one server, in a registry of their own."""
+
+    def __init__(self, host: ModelHost) -> None:
+        disable_created_metrics()
+        self.registry = CollectorRegistry()
+        self._host = host
+        self._live: dict[int, _Live] = {}
+        self._gauges = _Gauges(host.name)
+        self.registry.register(self._gauges)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, (*_LABELS, *labels), registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, _LABELS, buckets=buckets, registry=self.registry).labels(host.name)
+
+        self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens of admitted requests.").labels(host.name)
+        self._output_tokens = counter("vllm:generation_tokens", "Tokens produced.").labels(host.name)
+        self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.").labels(host.name)
+        self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.").labels(host.name)
+        self._success = counter("vllm:request_success", "Answers that ended.", "finished_reason")
+        self._requests = counter("vllm_requests", "Requests that ended, by outcome.", "status")
+        self._tokens_generated = counter("vllm_tokens_generated", "Tokens produced.").labels(host.name)
+        self._ttft = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", _TTFT_S)
+        self._itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", _TOKEN_S)
+        self._per_token = histogram("vllm:time_per_output_token_seconds", "Mean of an answer after its first token.", _TOKEN_S)
+        self._e2e = histogram("vllm:e2e_request_latency_seconds", "Arrival to the end of the answer.", _REQUEST_S)
+        self._latency = histogram("vllm_request_latency_seconds", "Arrival to the end of the answer.", _REQUEST_S)
+        self._queued = histogram("vllm:request_queue_time_seconds", "Arrival to the start of the prefill.", _REQUEST_S)
+        self._prefill = histogram("vllm:request_prefill_time_seconds", "Start of the prefill to the first token.", _REQUEST_S)
+        self._decode = histogram("vllm:request_decode_time_seconds", "First token to the end of the answer.", _REQUEST_S)
+        self._n_prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
+        self._n_output = histogram("vllm:request_generation_tokens", "Tokens produced for a request.", _TOKENS)
+        host.on_ready.append(self._attach)
+
+    def _attach(self, engine: AsyncEngine) -> None:
+        self._live.clear()
+        engine.observers.append(self.observe)
+
+    def observe(self, event: Event) -> None:
+        """Take note of one engine event; called on the event loop."""
+        now = time.monotonic()
+        if isinstance(event, Delta):
+            self._observe_delta(event, now)
+        elif isinstance(event, Started):
+            self._live[event.uid] = _Live(now - event.queued_s, now, event.n_prompt, {})
+            self._queued.observe(event.queued_s)
+            self._queries.inc(event.n_prompt)
+            self._hits.inc(event.n_cached)
+            self._prompt_tokens.inc(event.n_prompt)
+            self._n_prompt.observe(event.n_prompt)
+        else:
+            self._observe_end(event, now)
+
+    def _observe_delta(self, event: Delta, now: float) -> None:
+        n_tokens = len(event.token_ids)
+        self._output_tokens.inc(n_tokens)
+        self._tokens_generated.inc(n_tokens)
+        if event.finish_reason is not None:
+            self._success.labels(self._host.name, str(event.finish_reason)).inc()
+        live = self._live.get(event.uid)
+        if live is None or not n_tokens:
+            return
+        if not live.last_token_s:
+            self._ttft.observe(now - live.arrival_s)
+            self._prefill.observe(now - live.started_s)
+        previous_s = live.last_token_s.get(event.index)
+        live.last_token_s[event.index] = now
+        if previous_s is not None:
+            for _ in range(n_tokens):
+                self._itl.observe((now - previous_s) / n_tokens)
+
+    def _observe_end(self, event: Finished, now: float) -> None:
+        self._live.pop(event.uid, None)
+        usage = event.usage
+        self._requests.labels(self._host.name, _OUTCOMES[event.reason]).inc()
+        if event.reason is FinishReason.ABORT:
+            self._success.labels(self._host.name, "abort").inc()
+        if event.reason is not FinishReason.STOP:
+            return
+        self._e2e.observe(usage.total_s)
+        self._latency.observe(usage.total_s)
+        self._n_output.observe(usage.n_output)
+        if usage.ttft_s is not None:
+            self._decode.observe(usage.total_s - usage.ttft_s)
+            if usage.n_output > 1:
+                self._per_token.observe((usage.total_s - usage.ttft_s) / (usage.n_output - 1))
+
+    async def render(self) -> bytes:
+        """The exposition text of this instant."""
+        engine = self._host.current
+        self._gauges.stats = None
+        if engine is not None:
+            try:
+                self._gauges.stats = await engine.stats()
+            except EngineDead:
+                self._gauges.stats = None
+        return generate_latest(self.registry)
+
+
+_OUTCOMES = {FinishReason.STOP: "success", FinishReason.ABORT: "aborted", FinishReason.ERROR: "error"}
+
+
+class _Gauges:
+    """What the engine says of itself now; nothing but zeros while no model is loaded."""
+
+    def __init__(self, model_name: str) -> None:
+        self.stats: EngineStats | None = None
+        self._model_name = model_name
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self.stats
+        n_preempted = sum(row.status == "preempted" for row in stats.requests) if stats else 0
+        running, waiting = (stats.n_running, stats.n_waiting) if stats else (0, 0)
+        kv_use = stats.n_used / stats.n_blocks if stats else 0.0
+        yield self._gauge("vllm:num_requests_running", "Answers that take part in steps.", running)
+        yield self._gauge("vllm:num_requests_waiting", "Answers in the queue, preempted ones among them.", waiting)
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use; 1 is full.", kv_use)
+        yield self._gauge("vllm:gpu_cache_usage_perc", "Share of KV blocks in use; 1 is full.", kv_use)
+        yield self._gauge("vllm_requests_in_flight", "Answers running or waiting.", running + waiting)
+        yield self._gauge("vllm_num_requests_preempted", "Answers that wait because their blocks were taken.", n_preempted)
+        preemptions = CounterMetricFamily("vllm:num_preemptions", "Preemptions since the model was loaded.", labels=_LABELS)
+        preemptions.add_metric([self._model_name], stats.counters.n_preemptions if stats else 0)
+        yield preemptions
+        blocks = GaugeMetricFamily("pagewell_kv_blocks", "KV blocks by state.", labels=(*_LABELS, "state"))
+        for state in ("free", "cached", "used", "shared"):
+            blocks.add_metric([self._model_name, state], getattr(stats, f"n_{state}") if stats else 0)
+        yield blocks
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(name, text, labels=_LABELS)
+        family.add_metric([self._model_name], value)
+        return family

@@ -1,0 +1,108 @@
+"""From messages or texts to token ids. Runs on a worker thread: templates and long texts would hold up the event loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from app.openai.schemas import ChatRequest, CompletionRequest, TokenizeRequest
+from engine.async_engine import AsyncEngine
+from engine.errors import InvalidRequest
+
+_CONTENT_KINDS = (str, list, type(None))
+
+
+async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeRequest) -> list[int]:
+    """Token ids of the messages through the model's chat template. Raises InvalidRequest, TemplateError."""
+    messages = request.messages or []
+    check_messages(messages)
+    template = engine.template
+    if template is None:
+        raise InvalidRequest("messages", "This model has no chat template.", "Use /v1/completions.")
+    # With tool_choice "none" the model must not call, and one that knows no tools cannot.
+    forbidden = isinstance(request, ChatRequest) and request.tool_choice == "none"
+    tools = None if forbidden else request.tools or None
+    continues = _continues(request, messages)
+
+    def render() -> list[int]:
+        text = template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=not continues,
+            continue_final=continues,
+            **(request.chat_template_kwargs or {}),
+        )
+        return engine.tokenizer.encode(text, add_special=False)
+
+    return await anyio.to_thread.run_sync(render)
+
+
+def check_messages(messages: list[dict[str, Any]]) -> None:
+    """Raise InvalidRequest that names the message whose role or content no template could take."""
+    if not messages:
+        raise InvalidRequest("messages", "`messages` must hold at least one message.")
+    for i, message in enumerate(messages):
+        role = message.get("role")
+        if not isinstance(role, str) or not role:
+            raise InvalidRequest(f"messages[{i}].role", f"`messages[{i}].role` must be a text.")
+        if not isinstance(message.get("content"), _CONTENT_KINDS):
+            raise InvalidRequest(f"messages[{i}].content", f"`messages[{i}].content` must be a text, a list of parts, or null.")
+
+
+def _continues(request: ChatRequest | TokenizeRequest, messages: list[dict[str, Any]]) -> bool:
+    """Whether the last message is the beginning of the answer rather than a finished turn."""
+    if request.continue_final_message is not None:
+        return request.continue_final_message
+    last = messages[-1]
+    return last["role"] == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
+
+
+async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) -> list[list[int]]:
+    """Token ids of each prompt of the request; with `suffix` in the model's fill-in-the-middle form."""
+    prompts = _split(request.prompt)
+    if request.suffix:
+        return [await _fill_in(engine, prompt, request.suffix) for prompt in prompts]
+    add_special = request.add_special_tokens is not False
+    return [p if isinstance(p, list) else await encode(engine, p, add_special=add_special) for p in prompts]
+
+
+async def encode(engine: AsyncEngine, text: str, *, add_special: bool) -> list[int]:
+    """Token ids of a raw text, in which special tokens may be written out. An empty one is the model's own beginning."""
+    tokenizer = engine.tokenizer
+    token_ids = await anyio.to_thread.run_sync(lambda: tokenizer.encode(text, add_special=add_special))
+    if not token_ids and add_special:
+        return [tokenizer.bos_id if tokenizer.bos_id is not None else min(tokenizer.end_ids)]
+    return token_ids
+
+
+def _split(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
+    """[text or token ids, ...]: a bare list of numbers is one prompt."""
+    if prompt is None:
+        raise InvalidRequest("prompt", "`prompt` is missing.")
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequest("prompt", "`prompt` must not be an empty list.")
+    numbers = [item for item in prompt if isinstance(item, int)]
+    if numbers and len(numbers) < len(prompt):
+        raise InvalidRequest("prompt", "`prompt` must be texts or lists of token ids, not numbers beside them.")
+    return [numbers] if numbers else [item for item in prompt if not isinstance(item, int)]
+
+
+async def _fill_in(engine: AsyncEngine, prompt: str | list[int], suffix: str) -> list[int]:
+    """Prefix, suffix, middle: the order in which every family with these tokens was trained."""
+    fim = engine.tokenizer.fim
+    if fim is None:
+        raise InvalidRequest("suffix", "This model has no tokens for filling in the middle.", "Leave out `suffix`.")
+    if not isinstance(prompt, str):
+        raise InvalidRequest("prompt", "With `suffix`, `prompt` must be a text.")
+
+    def plain(text: str) -> list[int]:
+        return engine.tokenizer.encode(text, add_special=False, parse_special=False)
+
+    def build() -> list[int]:
+        bos = [engine.tokenizer.bos_id] if engine.tokenizer.add_bos else []
+        return [*bos, fim.prefix, *plain(prompt), fim.suffix, *plain(suffix), fim.middle]
+
+    return await anyio.to_thread.run_sync(build)
