@@ -1,0 +1,1 @@
+"""The terminal dashboard: a client of a server's stats feed over HTTP. It imports nothing of the server."""

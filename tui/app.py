@@ -1,0 +1,41 @@
+"""The way in: `pagewell top` calls `run`."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from tui.feed.client import FeedClient, FeedError
+from tui.terminal import has_light_background
+
+
+def run(url: str, api_key: str | None = None, *, readonly: bool = False, once: bool = False, as_json: bool = False) -> int:
+    """Show the dashboard of the server at `url` until the person quits; returns the exit status.
+
+    once: print one snapshot and return. as_json: print it as the server's JSON (means once).
+    """
+    client = FeedClient(url, api_key)
+    if once or as_json:
+        return _print_once(client, as_json)
+    from tui.dashboard import Dashboard  # Textual takes a moment that scripts need not wait for
+
+    app = Dashboard(client, readonly=readonly, light=has_light_background())
+    app.run()
+    return app.return_code or 0
+
+
+def _print_once(client: FeedClient, as_json: bool) -> int:
+    from tui.once import parse, print_frame, snapshot
+
+    try:
+        data = snapshot(client)
+        frame = parse(data)
+    except FeedError as error:
+        print(error, "Start a server with `pagewell serve`, or name another one with --url.", sep="\n", file=sys.stderr)
+        return 1
+    if as_json:
+        sys.stdout.write(data.decode() + "\n")
+    else:
+        print_frame(frame, Console(highlight=False))
+    return 0

@@ -1,0 +1,256 @@
+"""The Textual application: paints the feed's newest frame at its own rate, and turns keys into actions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import DataTable, Footer, Input
+
+from tui import columns
+from tui.feed.client import FeedClient, FeedError
+from tui.feed.model import Frame
+from tui.hues import Hues
+from tui.look import DARK, DARK_THEME, LIGHT_THEME, PALETTES, THEMES, Palette
+from tui.screens.confirm import Confirm
+from tui.screens.help import Help
+from tui.text import plain
+from tui.widgets.block_map import BlockMap
+from tui.widgets.header import HeaderLine
+from tui.widgets.latency import LatencyCard
+from tui.widgets.memory import MemoryCard
+from tui.widgets.notice import Notice
+from tui.widgets.owners import Owners
+from tui.widgets.request_table import RequestTable
+from tui.widgets.throughput import Throughput
+
+RATES = (0.5, 1.0, 2.0, 4.0)
+"""Paints per second that + and - go through."""
+_MAP_ROWS = ((50, 12), (36, 7), (0, 3))
+"""Least height of the screen, and most rows of the block map on the overview."""
+
+
+class Dashboard(App[None]):
+    """`pagewell top`."""
+
+    TITLE = "Pagewell"
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-medium"), (50, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "view('overview')", "Overview", tooltip="throughput, latency, cache, blocks and requests"),
+        Binding("2", "view('blocks')", "Blocks", tooltip="the block map on the whole screen"),
+        Binding("3", "view('requests')", "Requests", tooltip="the request table on the whole screen"),
+        Binding("x", "abort", "Abort", tooltip="end the request under the cursor, after asking"),
+        Binding("enter", "spot", "Spotlight", show=False, tooltip="let the blocks of the request under the cursor stand out"),
+        Binding("p", "freeze", "Freeze", tooltip="hold the picture; again to go on"),
+        Binding("s", "sort", "Sort", tooltip="next order of the requests"),
+        Binding("slash", "filter", "Filter", key_display="/", tooltip="show only requests whose id or state contains a text"),
+        Binding("plus,equals_sign", "rate(1)", "Faster", key_display="+", show=False, tooltip="paint more often"),
+        Binding("minus", "rate(-1)", "Slower", key_display="-", show=False, tooltip="paint less often"),
+        Binding("y", "copy_id", "Copy id", show=False, tooltip="copy the request's id"),
+        Binding("w", "save_svg", "Save SVG", show=False, tooltip="save the screen as a picture in the working directory"),
+        Binding("t", "theme", "Theme", show=False, tooltip="dark or light"),
+        Binding("escape", "clear", "Clear", show=False, tooltip="end the spotlight or the filter"),
+        Binding("question_mark", "help", "Help", key_display="?", tooltip="this page"),
+        Binding("q,ctrl+c", "quit", "Quit", key_display="q", tooltip="leave; the server runs on"),
+    ]
+
+    def __init__(self, client: FeedClient, *, readonly: bool = False, light: bool = False) -> None:
+        super().__init__()
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = LIGHT_THEME if light else DARK_THEME
+        self._client = client
+        self._readonly = readonly
+        self._rate = RATES[-1]
+        self._frozen = False
+        self._spot: int | None = None
+        self._hues = Hues(len(DARK.owners))
+        self._painted: tuple[object, ...] = ()
+        self._shown: Frame | None = None
+
+    @property
+    def palette(self) -> Palette:
+        return PALETTES.get(self.theme, DARK)
+
+    def compose(self) -> ComposeResult:
+        yield HeaderLine(self._client.url)
+        with Vertical(id="body"):
+            with Horizontal(id="cards"):
+                yield Throughput()
+                yield LatencyCard()
+                yield MemoryCard()
+            yield BlockMap()
+            yield Owners()
+            yield RequestTable()
+        yield Notice()
+        yield Input(id="filter", placeholder="filter requests by id or state, enter to keep, escape to clear", compact=True)
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one(RequestTable).focus()
+        self._paint_timer = self.set_interval(1 / self._rate, self.paint)
+        self.run_worker(self._client.run(), name="feed", exit_on_error=True)
+        self.paint()
+
+    async def on_unmount(self) -> None:
+        await self._client.close()
+
+    def on_resize(self) -> None:
+        self._painted = ()
+        self.call_after_refresh(self.paint)
+
+    def paint(self) -> None:
+        """Show the newest frame, unless it is on the screen already."""
+        frame, connection = self._client.state.frame, self._client.connection
+        if self._frozen and self._shown is not None:
+            frame = self._shown
+        ready = frame is not None and frame.model.state == "ready" and connection.state == "live"
+        look = (frame, connection, self._frozen, self._rate, self._spot, self.theme, self.size)
+        if look == self._painted:
+            return
+        self._painted = look
+        self.screen_stack[0].set_class(not ready, "notice")
+        self.query_one(HeaderLine).show(frame, connection, frozen=self._frozen, rate=self._rate)
+        if connection.state != "live":
+            self.query_one(Notice).show_connection(connection, self._client.url)
+        elif frame is not None and not ready:
+            self.query_one(Notice).show_model(frame)
+        elif frame is not None:
+            self._show(frame)
+
+    def _show(self, frame: Frame) -> None:
+        self._shown = frame
+        self._hues.update(row.uid for row in frame.requests if row.live)
+        if self._spot is not None and self._hues.get(self._spot) is None:
+            self._spot = None
+        self.query_one(Throughput).show(frame, self._client.state.history)
+        self.query_one(LatencyCard).show(frame)
+        self.query_one(MemoryCard).show(frame)
+        block_map = self.query_one(BlockMap)
+        block_map.max_rows = next(rows for height, rows in _MAP_ROWS if self.size.height >= height)
+        block_map.show(frame, self._hues, self._spot)
+        self.query_one(Owners).show(frame, self._hues, self._spot)
+        self.query_one(RequestTable).show(frame, self._hues)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Grey out the abort where it cannot work."""
+        if action == "abort" and self._why_no_abort():
+            return None
+        return True
+
+    def action_view(self, name: str) -> None:
+        screen = self.screen_stack[0]
+        for view in ("overview", "blocks", "requests"):
+            screen.set_class(view == name, f"view-{view}")
+        self.query_one(BlockMap).roomy = name == "blocks"
+        self._repaint()
+
+    def action_freeze(self) -> None:
+        self._frozen = not self._frozen
+        self.paint()
+
+    def action_rate(self, step: int) -> None:
+        self._rate = RATES[max(0, min(len(RATES) - 1, RATES.index(self._rate) + step))]
+        self._paint_timer.stop()
+        self._paint_timer = self.set_interval(1 / self._rate, self.paint)
+        self.paint()
+
+    def action_sort(self) -> None:
+        table = self.query_one(RequestTable)
+        table.order = (table.order + 1) % len(columns.ORDERS)
+        self._repaint()
+
+    def action_filter(self) -> None:
+        entry = self.query_one("#filter", Input)
+        entry.add_class("-open")
+        entry.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.query_one(RequestTable).needle = event.value
+        self._repaint()
+
+    def on_input_submitted(self) -> None:
+        self._close_filter()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        self.action_spot()
+
+    def action_spot(self) -> None:
+        row = self.query_one(RequestTable).selected
+        if row is not None:
+            self._spot = None if self._spot == row.uid or not row.live else row.uid
+            self.paint()
+
+    def action_clear(self) -> None:
+        entry = self.query_one("#filter", Input)
+        if entry.has_class("-open") or entry.value:
+            entry.value = ""
+            self._close_filter()
+        self._spot = None
+        self.paint()
+
+    def action_theme(self) -> None:
+        self.theme = DARK_THEME if self.theme == LIGHT_THEME else LIGHT_THEME
+        self._repaint()
+
+    def action_copy_id(self) -> None:
+        row = self.query_one(RequestTable).selected
+        if row is not None:
+            self.copy_to_clipboard(row.id or str(row.uid))
+            self.notify(f"Copied {plain(row.id or str(row.uid), 40)}", markup=False)
+
+    def action_save_svg(self) -> None:
+        try:
+            path = self.save_screenshot(path=str(Path.cwd()))
+        except OSError as error:
+            self.notify(str(error), title="Not saved", severity="error", markup=False)
+        else:
+            self.notify(path, title="Saved", markup=False)
+
+    def action_help(self) -> None:
+        keys = [
+            (binding.key_display or binding.key.split(",")[0], f"{binding.description}: {binding.tooltip}")
+            for binding in self.BINDINGS
+        ]
+        self.push_screen(Help(keys, self.palette, self.no_color))
+
+    def action_abort(self) -> None:
+        row = self.query_one(RequestTable).selected
+        if row is None or not row.live:
+            self.notify("There is no running request under the cursor.", severity="warning")
+            return
+
+        async def act(yes: bool | None) -> None:
+            if not yes:
+                return
+            try:
+                await self._client.abort(row.uid)
+            except FeedError as error:
+                self.notify(str(error), title="Not aborted", severity="error", markup=False)
+            else:
+                self.notify(f"Aborting {plain(columns.name(row), 40)}", markup=False)
+
+        what = f"{row.n_prompt} prompt tokens, {row.n_output} tokens answered. Its client gets an ended stream."
+        self.push_screen(Confirm(f"Abort {plain(columns.name(row), 40)}?", what), act)
+
+    def _why_no_abort(self) -> str:
+        frame = self._client.state.frame
+        if self._readonly:
+            return "this dashboard is read-only"
+        if frame is not None and frame.control == "readonly":
+            return "the server takes no control actions"
+        return ""
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("-open")
+        self.query_one(RequestTable).focus()
+
+    def _repaint(self) -> None:
+        self._painted = ()
+        self.call_after_refresh(self.paint)

@@ -1,0 +1,1 @@
+"""The feed as the dashboard receives it: connection, events, and the state they add up to."""

@@ -1,0 +1,66 @@
+"""One look at a server, for scripts and for eyes: the frame as JSON, or as text."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tui import columns, text
+from tui.feed.client import FeedClient, FeedError
+from tui.feed.model import Frame
+from tui.look import DARK
+
+
+def snapshot(client: FeedClient) -> bytes:
+    """One frame as the server's JSON. Raises FeedError."""
+
+    async def fetch() -> bytes:
+        try:
+            return await client.snapshot()
+        finally:
+            await client.close()
+
+    return asyncio.run(fetch())
+
+
+def parse(data: bytes) -> Frame:
+    """Raises FeedError for what is no frame."""
+    try:
+        return msgspec.json.decode(data, type=Frame)
+    except msgspec.MsgspecError as error:
+        raise FeedError(f"What answers there has no stats feed ({error}).") from error
+
+
+def print_frame(frame: Frame, console: Console) -> None:
+    """The frame as a few lines and a table."""
+    model, totals, rates, latency = frame.model, frame.totals, frame.rates, frame.latency
+    console.print(Text(f"{text.plain(model.name, 60)}  {model.state}", "bold"), highlight=False)
+    if model.state != "ready":
+        console.print(Text(model.error or f"{text.share(model.progress)} loaded"))
+        return
+    for line in (
+        f"{model.quantization}, {model.dtype}, window {model.max_model_len:,}, up {text.age(frame.process.up_s)}",
+        f"generation {text.rate(rates.output_tok_s)} tok/s, prefill {text.rate(rates.prompt_tok_s)} tok/s",
+        f"TTFT p50 {text.duration(latency.ttft_p50_s)} p95 {text.duration(latency.ttft_p95_s)}, "
+        f"ITL p50 {text.duration(latency.itl_p50_s)} p95 {text.duration(latency.itl_p95_s)}",
+        f"blocks {totals.n_used} used ({totals.n_shared} shared), {totals.n_cached} cached, {totals.n_free} free "
+        f"of {totals.n_blocks}; prefix hits {text.share(totals.hit_rate)}",
+        f"{totals.n_running} running, {totals.n_waiting} waiting, {totals.n_preemptions} preemptions",
+    ):
+        console.print(line, highlight=False)
+    if frame.requests:
+        console.print(_table(frame))
+
+
+def _table(frame: Frame) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns.COLUMNS:
+        table.add_column(column.label, justify="right" if column.right else "left", no_wrap=True)
+    for row in frame.requests:
+        cells = (columns.cell(column.key, row, frame.time_s, 40, DARK) for column in columns.COLUMNS)
+        table.add_row(*(Text(cell.text, cell.style) for cell in cells))
+    return table

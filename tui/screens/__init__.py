@@ -1,0 +1,1 @@
+"""Modal screens: they ask or explain, and give back an answer."""
