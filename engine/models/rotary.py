@@ -93,9 +93,9 @@ def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001
-    stretched = ((torch.arange(dim // 2).float() - low) / (high - low)).clamp(0, 1)
-    frequencies = _plain(rope.theta, dim)
-    return frequencies / factor * stretched + frequencies * (1 - stretched), _yarn_attention(rope)
+    kept = 1 - ((torch.arange(dim // 2).float() - low) / (high - low)).clamp(0, 1)
+    periods = rope.theta ** (torch.arange(0, dim, 2).float() / dim)
+    return 1.0 / (factor * periods) * (1 - kept) + 1.0 / periods * kept, _yarn_attention(rope)
 
 
 def _yarn_attention(rope: RopeConfig) -> float:

@@ -1,0 +1,84 @@
+"""Logits of every family against transformers, in float32."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.runner.runner import ModelRunner
+from engine.weights.loader import open_checkpoint
+from tests.engine.models import tiny
+from tests.engine.runner.feeding import logits_of
+
+PROMPTS = [random.Random(n).choices(range(99), k=n) for n in (64, 1, 16, 37, 5)]
+"""Lengths at, above and below borders of blocks and windows."""
+
+MODELS = {
+    "llama": ("llama", {}),
+    "llama, biases, tied": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "llama, one KV head, large heads": ("llama", {"num_key_value_heads": 1, "head_dim": 32}),
+    "llama, linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
+    "llama, llama3": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
+    ),
+    "llama, yarn": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            }
+        },
+    ),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2, window on late layers": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {"head_dim": 32}),
+    "qwen3, biases": ("qwen3", {"head_dim": 16, "attention_bias": True}),
+    "gemma3": (
+        "gemma3_text",
+        {"head_dim": 32, "num_hidden_layers": 7, "sliding_window": 9, "query_pre_attn_scalar": 24, "vocab_size": 99},
+    ),
+    "gemma3, soft cap": ("gemma3_text", {"head_dim": 16, "sliding_window": 9, "final_logit_softcapping": 3.0}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral, window": ("mistral", {"sliding_window": 6}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_transformers_whole_and_in_chunks(name, tmp_path) -> None:
+    family, settings = MODELS[name]
+    expected = tiny.logits(tiny.saved(tmp_path, family, **settings), PROMPTS)
+    runner = ModelRunner(EngineConfig(block_size=8, max_model_len=64), open_checkpoint(tmp_path))
+    for most in (64, 7):
+        for ours, theirs in zip(logits_of(runner, PROMPTS, most=most), expected, strict=True):
+            assert ours.dtype == torch.float32
+            assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
+
+
+def test_every_part_of_the_tiny_models_matters_to_their_logits(tmp_path) -> None:
+    """Otherwise the comparison above would not notice one that is left out."""
+    model = tiny.saved(tmp_path, "gemma3_text", head_dim=16, sliding_window=9)
+    generator = torch.Generator().manual_seed(0)
+    before = tiny.logits(model, PROMPTS[:1])[0]
+    for name, parameter in model.named_parameters():
+        kept = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=generator))
+            changed = tiny.logits(model, PROMPTS[:1])[0]
+            parameter.copy_(kept)
+        assert (changed - before).abs().max() > 1e-3 * before.abs().max(), name
