@@ -50,3 +50,7 @@ def main() -> None:
         if error.hint:
             click.echo(error.hint, err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ repository is ever run: only weights, configuration and tokenizer files are take
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -79,11 +80,12 @@ def choose(repo: str, quant: str | None, sizes: dict[str, int]) -> Choice:
 
 def pull(repo: str, quant: str | None) -> disk.LocalModel:
     """Download one model of a repository with a progress bar, or go on with a download that broke off."""
-    from huggingface_hub import HfApi, errors, snapshot_download  # slow to import, and needed by a pull only
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub import HfApi, errors, hf_hub_download  # slow to import, and needed by a pull only
 
     try:
-        siblings = HfApi().model_info(repo, files_metadata=True).siblings or []
-        choice = choose(repo, quant, {file.rfilename: file.size or 0 for file in siblings})
+        info = HfApi().model_info(repo, files_metadata=True)
+        choice = choose(repo, quant, {file.rfilename: file.size or 0 for file in info.siblings or ()})
         folder = folder_of(repo)
         folder.mkdir(exist_ok=True)
         free = shutil.disk_usage(folder).free
@@ -93,16 +95,17 @@ def pull(repo: str, quant: str | None) -> disk.LocalModel:
                 "Make room with `pagewell models rm`, or set PAGEWELL_HOME to another disk.",
             )
         (folder / disk.INCOMPLETE).touch()
-        snapshot_download(repo, allow_patterns=list(choice.files), local_dir=folder)
+        for name in choice.files:
+            hf_hub_download(repo, name, revision=info.sha, local_dir=folder)
         (folder / disk.INCOMPLETE).unlink()
     except errors.RepositoryNotFoundError as error:
         raise ModelLoadError(
             f"The hub has no model {repo}, or it is private or gated.", "Check the spelling, or set HF_TOKEN."
         ) from error
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        raise ModelLoadError(
-            f"The hub could not be reached for {repo}: {error}", "Check the network, then run it again."
-        ) from error
+    except (errors.HTTPError, errors.LocalEntryNotFoundError) as error:
+        raise ModelLoadError(f"The hub could not be reached for {repo}: {error}", "Check the network, then run it again.") from error
+    except OSError as error:
+        raise ModelLoadError(f"{repo} could not be stored: {error}", "Check room and permissions, then run it again.") from error
     return disk.open_path(folder / choice.files[0] if len(choice.files) == 1 else folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -21,4 +22,4 @@ def top(config: Path | None, url: str | None, api_key: str | None, readonly: boo
     from tui.app import run
 
     url, api_key = server_of(config, url, api_key)
-    run(url, api_key, readonly=readonly, once=once, json=as_json)
+    sys.exit(run(url, api_key, readonly=readonly, once=once, as_json=as_json))

@@ -1,0 +1,155 @@
+"""The plan of the house: which way imports point, how long files are, what has no place in them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("app", "engine", "kernels", "ui", "tui", "migrations")
+MOST_LINES = 500
+
+ALLOWED = {
+    "kernels": {"kernels"},
+    "engine": {"engine", "kernels"},
+    "ui": {"ui"},
+    "tui": {"tui"},
+    "app": {"app", "engine", "kernels", "ui", "migrations"},
+    "migrations": {"migrations", "app"},
+}
+"""Package -> packages of the house that it may import."""
+EXCEPTIONS = {("app/commands/top.py", "tui")}
+"""The command line starts the dashboard; everything else of it goes over HTTP."""
+TORCH_FREE = ("engine.scheduler", "engine.kv.manager", "engine.kv.blocks", "engine.kv.hashing", "app.settings", "tui", "ui")
+
+FORBIDDEN = {
+    r"\b(TODO|FIXME|XXX|HACK)\b": "work that is not done",
+    r"\bNotImplementedError\b": "a stub",
+    r"except( Exception| BaseException)?:\s*\n\s*pass\b": "an error that nobody hears of",
+    r"\btrust_remote_code\b|\bauto_map\b": "code of a model that would be run",
+    r"^\s*(import|from) (pickle|pydantic)\b": "pickles, or a second schema library",
+    r"\btorch\.load\(": "pickles",
+    r"pypi\.org|pythonhosted|npmjs\.(org|com)": "the host of a registry",
+}
+"""Pattern -> what it would be."""
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Files of the repository, new ones too, without what is ignored."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return tuple(path for name in names if name and (path := ROOT / name).is_file())
+
+
+def sources(*suffixes: str) -> list[Path]:
+    return [path for path in tracked() if path.suffix in suffixes]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level packages that a file imports, inside functions and for type checkers too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_one_way(package: str) -> None:
+    files = [path for path in sources(".py") if relative(path).startswith(f"{package}/")]
+    assert files, f"{package} has no modules"
+    for path in files:
+        for other in imported(path) & {*PACKAGES, "tests"} - ALLOWED[package]:
+            assert (relative(path), other) in EXCEPTIONS, f"{relative(path)} imports {other}"
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_what_does_not_compute_does_not_import_torch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {
+        relative(path): len(path.read_text("utf-8").splitlines()) for path in sources(".py", ".js", ".css", ".html", ".cpp", ".h")
+    }
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
+
+
+def test_nothing_is_left_half_done() -> None:
+    found = []
+    for path in sources(".py", ".js", ".css", ".html", ".toml", ".md", ".sh", ".json", ".cpp", ".h"):
+        if path == Path(__file__):
+            continue
+        text = path.read_text("utf-8")
+        found += [
+            f"{relative(path)}: {m[0]!r} is {what}"
+            for pattern, what in FORBIDDEN.items()
+            for m in re.finditer(pattern, text, re.M)
+        ]
+    assert found == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    files = [path for path in sources(".py") if relative(path).split("/")[0] in PACKAGES]
+    silent = [relative(path) for path in files if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None]
+    assert silent == []
+
+
+def test_every_folder_of_code_is_a_package_with_a_docstring() -> None:
+    folders = {path.parent for path in sources(".py") if relative(path).split("/")[0] in PACKAGES}
+    missing = [relative(f) for f in folders if not relative(f).startswith("migrations") and not (f / "__init__.py").is_file()]
+    assert missing == []
+
+
+def test_versions_are_bounded_on_both_sides() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    for requirement in wanted:
+        spec = requirement.split(";")[0]
+        assert "==" in spec or (">=" in spec and "<" in spec), requirement
+
+
+def test_constraints_suit_every_build_of_torch() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    assert len(lines) > 40
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), (
+        "a pin with a local version, or something else than a pin"
+    )
+    assert not [line for line in lines if re.match(r"torch|triton|nvidia|cuda", line)]
+
+
+def test_the_scripts_of_the_page_are_pinned_by_hash_and_name_no_registry() -> None:
+    package = json.loads((ROOT / "package.json").read_text("utf-8"))
+    lock = json.loads((ROOT / "package-lock.json").read_text("utf-8"))
+    assert all(re.fullmatch(r"[0-9a-f]{64}", file["sha256"]) for file in package["vendor"].values())
+    for name, entry in lock["packages"].items():
+        assert "resolved" not in entry, name
+        assert not name or entry["integrity"].startswith("sha512-"), name
+
+
+@pytest.mark.build
+def test_the_wheel_holds_all_that_a_running_server_needs(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    data = [p for p in tracked() if relative(p).split("/")[0] in PACKAGES]
+    assert {relative(path) for path in data} <= names
+    assert {f"ui/static/vendor/{name}" for name in json.loads((ROOT / "package.json").read_text("utf-8"))["vendor"]} <= names
+    assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
