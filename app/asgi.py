@@ -7,7 +7,9 @@ from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
+from app import paths
 from app.catalog import library
+from app.chat.plugin import ChatPlugin
 from app.errors import respond
 from app.health import HealthController
 from app.host import ModelHost
@@ -30,7 +32,7 @@ def create_app(settings: Settings, host: ModelHost | None = None) -> Litestar:
     metrics = Metrics(host)
     app = Litestar(
         route_handlers=[HealthController],
-        plugins=[OpenAIPlugin(host), StatsPlugin(settings, host)],
+        plugins=[OpenAIPlugin(host), StatsPlugin(settings, host), ChatPlugin(host, paths.database_path())],
         dependencies={
             "model_host": Provide(lambda: host, sync_to_thread=False),
             "server_metrics": Provide(lambda: metrics, sync_to_thread=False),

@@ -10,7 +10,7 @@ import msgspec
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
-from engine.errors import EngineDead, InvalidRequest, PagewellError, PromptTooLong, QueueFull
+from engine.errors import EngineDead, InvalidRequest, PagewellError, PromptTooLong, QueueFull, TemplateError
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ def describe(error: BaseException, *, details: bool = False) -> ApiError:
     """What the client learns about an error. `details` adds the text of unexpected ones (development)."""
     if isinstance(error, PromptTooLong):
         return ApiError(400, error.message, param="messages", code="context_length_exceeded")
+    if isinstance(error, TemplateError):
+        return ApiError(400, _sentence(error), param=error.param or "messages", headers=_NO_RETRY)
     if isinstance(error, InvalidRequest):
         return ApiError(400, _sentence(error), param=error.param)
     if isinstance(error, UnknownModel):

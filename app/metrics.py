@@ -147,6 +147,8 @@ class _Gauges:
     def __init__(self, model_name: str) -> None:
         self.stats: EngineStats | None = None
         self._model_name = model_name
+        self._before: tuple[float, float] | None = None
+        """Time and busy seconds at the last scrape."""
 
     def collect(self) -> Iterable[Metric]:
         stats = self.stats
@@ -162,10 +164,19 @@ class _Gauges:
         preemptions = CounterMetricFamily("vllm:num_preemptions", "Preemptions since the model was loaded.", labels=_LABELS)
         preemptions.add_metric([self._model_name], stats.counters.n_preemptions if stats else 0)
         yield preemptions
+        busy = self._utilisation(stats)
+        yield self._gauge("vllm_gpu_utilization", "Share of the time since the last scrape that went into steps.", busy)
         blocks = GaugeMetricFamily("pagewell_kv_blocks", "KV blocks by state.", labels=(*_LABELS, "state"))
         for state in ("free", "cached", "used", "shared"):
             blocks.add_metric([self._model_name, state], getattr(stats, f"n_{state}") if stats else 0)
         yield blocks
+
+    def _utilisation(self, stats: EngineStats | None) -> float:
+        now = (stats.time_s, stats.counters.busy_s) if stats else None
+        before, self._before = self._before, now
+        if now is None or before is None or now[0] <= before[0] or now[1] < before[1]:  # a new engine counts from zero
+            return 0.0
+        return min(1.0, (now[1] - before[1]) / (now[0] - before[0]))
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, text, labels=_LABELS)

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 
 from app.openai.schemas import ChatRequest, CompletionRequest, TokenizeRequest
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidRequest
+from engine.text.template import is_prefill
 
-_CONTENT_KINDS = (str, list, type(None))
+_OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final"})
+"""What the request itself decides; chat_template_kwargs cannot overrule it."""
 
 
 async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeRequest) -> list[int]:
     """Token ids of the messages through the model's chat template. Raises InvalidRequest, TemplateError."""
-    messages = request.messages or []
-    check_messages(messages)
+    messages = request.messages
+    if not messages:
+        raise InvalidRequest("messages", "`messages` must hold at least one message.")
     template = engine.template
     if template is None:
         raise InvalidRequest("messages", "This model has no chat template.", "Use /v1/completions.")
     # With tool_choice "none" the model must not call, and one that knows no tools cannot.
     forbidden = isinstance(request, ChatRequest) and request.tool_choice == "none"
-    tools = None if forbidden else request.tools or None
-    continues = _continues(request, messages)
+    # An assistant's message at the end is the beginning of the answer, not a finished turn.
+    continues = is_prefill(messages) if request.continue_final_message is None else request.continue_final_message
+    variables = {name: value for name, value in (request.chat_template_kwargs or {}).items() if name not in _OWN_VARIABLES}
 
     def render() -> list[int]:
         text = template.render(
             messages,
-            tools=tools,
-            add_generation_prompt=not continues,
+            tools=None if forbidden else request.tools,
+            add_generation_prompt=request.add_generation_prompt is not False,
             continue_final=continues,
-            **(request.chat_template_kwargs or {}),
+            **variables,
         )
         return engine.tokenizer.encode(text, add_special=False)
 
     return await anyio.to_thread.run_sync(render)
-
-
-def check_messages(messages: list[dict[str, Any]]) -> None:
-    """Raise InvalidRequest that names the message whose role or content no template could take."""
-    if not messages:
-        raise InvalidRequest("messages", "`messages` must hold at least one message.")
-    for i, message in enumerate(messages):
-        role = message.get("role")
-        if not isinstance(role, str) or not role:
-            raise InvalidRequest(f"messages[{i}].role", f"`messages[{i}].role` must be a text.")
-        if not isinstance(message.get("content"), _CONTENT_KINDS):
-            raise InvalidRequest(f"messages[{i}].content", f"`messages[{i}].content` must be a text, a list of parts, or null.")
-
-
-def _continues(request: ChatRequest | TokenizeRequest, messages: list[dict[str, Any]]) -> bool:
-    """Whether the last message is the beginning of the answer rather than a finished turn."""
-    if request.continue_final_message is not None:
-        return request.continue_final_message
-    last = messages[-1]
-    return last["role"] == "assistant" and bool(last.get("content")) and not last.get("tool_calls")
 
 
 async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) -> list[list[int]]:

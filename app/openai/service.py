@@ -30,6 +30,8 @@ class OpenAIService:
         params = chat_params(request)
         engine = await self._host.acquire()
         prompt = await prompts.chat_prompt(engine, request)
+        if engine.template is not None:
+            params.stop += engine.template.stop
         return self._submit(engine, [prompt], params, request, "chatcmpl")
 
     async def completion(self, request: CompletionRequest) -> Job:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import uvicorn
 from litestar import Litestar
 from litestar.testing import AsyncTestClient
@@ -26,7 +26,7 @@ from tests.engine.fake_runner import ByteTokenizer, FakeRunner
 
 URL = "http://127.0.0.1:8000"
 WINDOW = 256
-CHATML = (
+TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if not loop.last or add_generation_prompt %}\n{% endif %}"
     "{% endfor %}{% if tools %}[{{ tools | length }} tools]{% endif %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
@@ -91,7 +91,7 @@ def make_server(
     tokenizer: Any = Tokenizer()
 
     async def load_fake(_: Progress) -> AsyncEngine:
-        template = ChatTemplate(CHATML, bos_token="", eos_token="")
+        template = ChatTemplate(TEMPLATE, bos_token="", eos_token="")
         return AsyncEngine(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info(runner), config)
 
     host = ModelHost(load or load_fake, name="fake", idle_timeout_s=idle_timeout_s)
@@ -118,10 +118,17 @@ async def serve() -> AsyncIterator[Callable[..., Any]]:
         await client.__aexit__()
 
 
-@pytest.fixture
-async def client(serve: Callable[..., Any]) -> Any:
-    """The application over a fake model that never ends an answer by itself."""
-    return await serve()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+    """The application over a fake model that never ends an answer by itself; one for all tests of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAGEWELL_HOME", str(tmp_path_factory.mktemp("home")))
+        server = make_server()
+        async with AsyncTestClient(server.app, base_url=URL) as started:
+            started.server = server  # type: ignore[attr-defined]
+            while server.host.state == "loading":
+                await started.get("/health")
+            yield started
 
 
 @pytest.fixture
@@ -148,8 +155,3 @@ def live() -> Iterator[Callable[..., Server]]:
         instance.should_exit = True
         thread.join(10)
         assert not thread.is_alive()
-
-
-@pytest.fixture(autouse=True)
-def no_home_needed(pagewell_home: Path) -> Path:
-    return pagewell_home
