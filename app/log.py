@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-NOISY = ("httpx", "httpcore", "uvicorn.error", "huggingface_hub", "urllib3", "asyncio", "aiosqlite", "markdown_it")
+NOISY = ("httpx", "httpcore", "uvicorn.error", "huggingface_hub", "urllib3", "asyncio", "aiosqlite", "markdown_it", "alembic")
 """Libraries whose info and debug messages help nobody who runs a server."""
 
 
