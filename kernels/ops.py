@@ -4,7 +4,8 @@ Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f
 heads, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in float32, and
 allocates its result unless it says that it writes in place. Arguments are on one device.
 
-Batch invariance is part of the contract: a row of the result depends on that row, its position and the weights only.
+Batch invariance is part of the contract: a row of the result depends on that row, its position and the weights only. The
+reference meets it up to rounding, for torch sums a product in an order that depends on its sizes.
 """
 
 from __future__ import annotations
