@@ -25,7 +25,7 @@ class Rotary:
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions int64 [n] -> cos and sin [n, rotary_dim / 2]."""
-        return self.cos[positions], self.sin[positions]
+        return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
 
 
 def inverse_frequencies(rope: RopeConfig, n_positions: int) -> tuple[Tensor, float]:

@@ -92,7 +92,7 @@ class ModelRunner:
         """Compute a plan's tokens and draw from the last row of each entry that samples. Raises BrokenLogits."""
         self.kv.copy(plan.copies)
         inputs = prepare(plan, self._block_size, self.device)
-        hidden = self.model.forward(inputs, self.kv)[inputs.logit_rows]
+        hidden = self.model.forward(inputs, self.kv).index_select(0, inputs.logit_rows)
         sampled: list[Sampled] = []
         tokens = iter(self._sample(plan, hidden))
         row = 0
@@ -115,7 +115,7 @@ class ModelRunner:
                 rows.append(end - 1)
         if not rows:
             return []
-        last = hidden if len(rows) == len(hidden) else hidden[torch.tensor(rows, device=self.device)]
+        last = hidden if len(rows) == len(hidden) else hidden.index_select(0, torch.tensor(rows, device=self.device))
         return self.sampler.sample(self.model.logits(last), [entry.seq for entry in plan.entries if entry.samples])
 
     def _prompt_logprobs(self, entry: Entry, hidden: Tensor) -> tuple[TokenLogprob, ...] | None:
