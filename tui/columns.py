@@ -32,10 +32,9 @@ COLUMNS = (
     Column("blocks", "Blocks", 7, True, 84),
     Column("age", "Age", 6, True),
 )
-AIRY_WIDTHS = (110, 150)
-"""From each of these widths of the table on, its columns are one cell wider."""
 MIN_ID_WIDTH = 8
-MAX_ID_WIDTH = 60
+MAX_ID_WIDTH = 44
+"""Room beyond this is spread over the other columns."""
 
 _STATE_ORDER = {state: place for place, state in enumerate(("running", "preempted", "pending", "completed", "aborted", "failed"))}
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input
 
 from tui import columns
@@ -41,21 +42,23 @@ class Dashboard(App[None]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-medium"), (50, "-tall")]
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("1", "view('overview')", "Overview", tooltip="throughput, latency, cache, blocks and requests"),
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding("1", "view('overview')", "Overview", tooltip="overview: throughput, latency, cache, blocks, requests"),
         Binding("2", "view('blocks')", "Blocks", tooltip="the block map on the whole screen"),
         Binding("3", "view('requests')", "Requests", tooltip="the request table on the whole screen"),
         Binding("x", "abort", "Abort", tooltip="end the request under the cursor, after asking"),
-        Binding("enter", "spot", "Spotlight", show=False, tooltip="let the blocks of the request under the cursor stand out"),
         Binding("p", "freeze", "Freeze", tooltip="hold the picture; again to go on"),
         Binding("s", "sort", "Sort", tooltip="next order of the requests"),
-        Binding("slash", "filter", "Filter", key_display="/", tooltip="show only requests whose id or state contains a text"),
+        Binding("slash", "filter", "Filter", key_display="/", tooltip="show only requests whose id or state has this text"),
+        Binding("enter", "spot", "Spotlight", show=False, tooltip="let the blocks of the request under the cursor stand out"),
+        Binding("right", "next_spot(1)", "Next", show=False, key_display="→", tooltip="on the block map: of the next request"),
+        Binding("left", "next_spot(-1)", "Previous", show=False, key_display="←", tooltip="on the block map: of the one before"),
+        Binding("escape", "clear", "Clear", show=False, key_display="esc", tooltip="end the spotlight and the filter"),
         Binding("plus,equals_sign", "rate(1)", "Faster", key_display="+", show=False, tooltip="paint more often"),
         Binding("minus", "rate(-1)", "Slower", key_display="-", show=False, tooltip="paint less often"),
-        Binding("y", "copy_id", "Copy id", show=False, tooltip="copy the request's id"),
-        Binding("w", "save_svg", "Save SVG", show=False, tooltip="save the screen as a picture in the working directory"),
+        Binding("y", "copy_id", "Copy id", show=False, tooltip="copy the id of the request under the cursor"),
+        Binding("w", "save_svg", "Save SVG", show=False, tooltip="save the screen as an SVG picture in the working directory"),
         Binding("t", "theme", "Theme", show=False, tooltip="dark or light"),
-        Binding("escape", "clear", "Clear", show=False, tooltip="end the spotlight or the filter"),
         Binding("question_mark", "help", "Help", key_display="?", tooltip="this page"),
         Binding("q,ctrl+c", "quit", "Quit", key_display="q", tooltip="leave; the server runs on"),
     ]
@@ -78,6 +81,11 @@ class Dashboard(App[None]):
     def palette(self) -> Palette:
         return PALETTES.get(self.theme, DARK)
 
+    @property
+    def _main(self) -> Screen[object]:
+        """The screen with the widgets, also while a modal one lies over it."""
+        return self.screen_stack[0]
+
     def compose(self) -> ComposeResult:
         yield HeaderLine(self._client.url)
         with Vertical(id="body"):
@@ -93,7 +101,7 @@ class Dashboard(App[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self.query_one(RequestTable).focus()
+        self._main.query_one(RequestTable).focus()
         self._paint_timer = self.set_interval(1 / self._rate, self.paint)
         self.run_worker(self._client.run(), name="feed", exit_on_error=True)
         self.paint()
@@ -115,12 +123,12 @@ class Dashboard(App[None]):
         if look == self._painted:
             return
         self._painted = look
-        self.screen_stack[0].set_class(not ready, "notice")
-        self.query_one(HeaderLine).show(frame, connection, frozen=self._frozen, rate=self._rate)
+        self._main.set_class(not ready, "notice")
+        self._main.query_one(HeaderLine).show(frame, connection, frozen=self._frozen, rate=self._rate)
         if connection.state != "live":
-            self.query_one(Notice).show_connection(connection, self._client.url)
+            self._main.query_one(Notice).show_connection(connection, self._client.url)
         elif frame is not None and not ready:
-            self.query_one(Notice).show_model(frame)
+            self._main.query_one(Notice).show_model(frame)
         elif frame is not None:
             self._show(frame)
 
@@ -129,14 +137,14 @@ class Dashboard(App[None]):
         self._hues.update(row.uid for row in frame.requests if row.live)
         if self._spot is not None and self._hues.get(self._spot) is None:
             self._spot = None
-        self.query_one(Throughput).show(frame, self._client.state.history)
-        self.query_one(LatencyCard).show(frame)
-        self.query_one(MemoryCard).show(frame)
-        block_map = self.query_one(BlockMap)
+        self._main.query_one(Throughput).show(frame, self._client.state.history)
+        self._main.query_one(LatencyCard).show(frame)
+        self._main.query_one(MemoryCard).show(frame)
+        block_map = self._main.query_one(BlockMap)
         block_map.max_rows = next(rows for height, rows in _MAP_ROWS if self.size.height >= height)
         block_map.show(frame, self._hues, self._spot)
-        self.query_one(Owners).show(frame, self._hues, self._spot)
-        self.query_one(RequestTable).show(frame, self._hues)
+        self._main.query_one(Owners).show(frame, self._hues, self._spot)
+        self._main.query_one(RequestTable).show(frame, self._hues)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Grey out the abort where it cannot work."""
@@ -145,10 +153,10 @@ class Dashboard(App[None]):
         return True
 
     def action_view(self, name: str) -> None:
-        screen = self.screen_stack[0]
+        screen = self._main
         for view in ("overview", "blocks", "requests"):
             screen.set_class(view == name, f"view-{view}")
-        self.query_one(BlockMap).roomy = name == "blocks"
+        self._main.query_one(BlockMap).roomy = name == "blocks"
         self._repaint()
 
     def action_freeze(self) -> None:
@@ -162,17 +170,17 @@ class Dashboard(App[None]):
         self.paint()
 
     def action_sort(self) -> None:
-        table = self.query_one(RequestTable)
+        table = self._main.query_one(RequestTable)
         table.order = (table.order + 1) % len(columns.ORDERS)
         self._repaint()
 
     def action_filter(self) -> None:
-        entry = self.query_one("#filter", Input)
+        entry = self._main.query_one("#filter", Input)
         entry.add_class("-open")
         entry.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one(RequestTable).needle = event.value
+        self._main.query_one(RequestTable).needle = event.value
         self._repaint()
 
     def on_input_submitted(self) -> None:
@@ -182,13 +190,21 @@ class Dashboard(App[None]):
         self.action_spot()
 
     def action_spot(self) -> None:
-        row = self.query_one(RequestTable).selected
+        row = self._main.query_one(RequestTable).selected
         if row is not None:
             self._spot = None if self._spot == row.uid or not row.live else row.uid
             self.paint()
 
+    def action_next_spot(self, step: int) -> None:
+        uids = sorted({row.uid for row in self._shown.requests if row.live and row.n_blocks}) if self._shown else []
+        if uids and self._main.query_one(BlockMap).roomy:
+            # From no spotlight on, the first step leads to the first or the last request.
+            place = uids.index(self._spot) + step if self._spot in uids else min(step, 0)
+            self._spot = uids[place % len(uids)]
+            self.paint()
+
     def action_clear(self) -> None:
-        entry = self.query_one("#filter", Input)
+        entry = self._main.query_one("#filter", Input)
         if entry.has_class("-open") or entry.value:
             entry.value = ""
             self._close_filter()
@@ -200,7 +216,7 @@ class Dashboard(App[None]):
         self._repaint()
 
     def action_copy_id(self) -> None:
-        row = self.query_one(RequestTable).selected
+        row = self._main.query_one(RequestTable).selected
         if row is not None:
             self.copy_to_clipboard(row.id or str(row.uid))
             self.notify(f"Copied {plain(row.id or str(row.uid), 40)}", markup=False)
@@ -214,14 +230,11 @@ class Dashboard(App[None]):
             self.notify(path, title="Saved", markup=False)
 
     def action_help(self) -> None:
-        keys = [
-            (binding.key_display or binding.key.split(",")[0], f"{binding.description}: {binding.tooltip}")
-            for binding in self.BINDINGS
-        ]
+        keys = [(binding.key_display or binding.key.split(",")[0], binding.tooltip) for binding in self.BINDINGS]
         self.push_screen(Help(keys, self.palette, self.no_color))
 
     def action_abort(self) -> None:
-        row = self.query_one(RequestTable).selected
+        row = self._main.query_one(RequestTable).selected
         if row is None or not row.live:
             self.notify("There is no running request under the cursor.", severity="warning")
             return
@@ -248,8 +261,8 @@ class Dashboard(App[None]):
         return ""
 
     def _close_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-open")
-        self.query_one(RequestTable).focus()
+        self._main.query_one("#filter", Input).remove_class("-open")
+        self._main.query_one(RequestTable).focus()
 
     def _repaint(self) -> None:
         self._painted = ()

@@ -33,12 +33,15 @@ def resample(samples: Iterable[tuple[float, float]], end_s: float, span_s: float
     return values
 
 
+_ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+
+
 def nice_top(value: float) -> float:
-    """The least of 1, 2, 5, 10, 20, 50 ... that is not below `value`."""
+    """The least round number (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15 ...) that is not below `value`; 1 at least."""
     if value <= 1:
         return 1.0
     scale = 10.0 ** math.floor(math.log10(value))
-    return next(factor * scale for factor in (1, 2, 5, 10) if factor * scale >= value * (1 - 1e-9))
+    return next(factor * scale for factor in _ROUND if factor * scale >= value * (1 - 1e-9))
 
 
 def braille(values: Sequence[float], height: int, top: float, *, hanging: bool = False) -> list[str]:

@@ -133,15 +133,16 @@ class RequestLook:
     label: str
     colour: str
     """A field of Palette."""
+    meaning: str = ""
 
 
 REQUESTS = MappingProxyType({
-    "pending": RequestLook("○", "Pending", "muted"),
-    "running": RequestLook("●", "Running", "good"),
-    "preempted": RequestLook("◐", "Preempted", "warn"),
-    "completed": RequestLook("✓", "Completed", "accent"),
-    "aborted": RequestLook("✕", "Aborted", "faint"),
-    "failed": RequestLook("!", "Failed", "bad"),
+    "pending": RequestLook("○", "Pending", "muted", "in the queue"),
+    "running": RequestLook("●", "Running", "good", "has blocks and takes part in steps; a share tells how far its prefill is"),
+    "preempted": RequestLook("◐", "Preempted", "warn", "gave its blocks back and waits to go on"),
+    "completed": RequestLook("✓", "Completed", "accent", "ended by itself a few seconds ago"),
+    "aborted": RequestLook("✕", "Aborted", "faint", "ended by its client or from here"),
+    "failed": RequestLook("!", "Failed", "bad", "ended by an error"),
 })  # fmt: skip
 UNKNOWN_REQUEST = RequestLook("?", "Unknown", "faint")
 

@@ -60,12 +60,14 @@ def tile(palette: Palette, hues: Hues, place: Place, spot: int | None) -> tuple[
     return TILES[place.state], _style(_place_colour(palette, hues, place, spot), background)
 
 
-def letter(hues: Hues, place: Place) -> str:
+def letter(palette: Palette, hues: Hues, place: Place, n_cells: int, spot: int | None) -> tuple[str, Style]:
     """A block without colour: its owner's letter, upper case where it is shared, else the state's glyph."""
     hue = hues.get(place.owner)
     if place.state not in (USED, SHARED) or hue is None:
-        return TILES.get(place.state, "?")
-    return LETTERS[hue % len(LETTERS)].upper() if place.state == SHARED else LETTERS[hue % len(LETTERS)]
+        return TILES.get(place.state, "?") * n_cells, Style(color=palette.faint)
+    glyph = LETTERS[hue % len(LETTERS)]
+    style = Style(color=palette.text, bold=True) if spot is None or spot == place.owner else Style(color=palette.faint)
+    return (glyph.upper() if place.state == SHARED else glyph) * n_cells, style
 
 
 def _place_colour(palette: Palette, hues: Hues, place: Place, spot: int | None) -> Color:

@@ -64,6 +64,8 @@ class RatesSection(msgspec.Struct, frozen=True, kw_only=True):
     output_tok_s: float = 0.0
     prompt_tok_s: float = 0.0
     steps_s: float = 0.0
+    busy: float = 0.0
+    """Share of the time that was spent in steps, 0 to 1."""
 
 
 class LatencySection(msgspec.Struct, frozen=True, kw_only=True):

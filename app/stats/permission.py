@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 from typing import Any
 
 from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
 
+from app.security import presents_key
 from app.settings import Settings
 
 
@@ -16,12 +16,6 @@ def check(settings: Settings, connection: ASGIConnection[Any, Any, Any, Any]) ->
     mode = settings.orchestrator.permission_mode
     if mode == "readonly":
         raise PermissionDeniedException("This server takes no control actions: its permission_mode is readonly.")
-    if mode == "key" and not _has_key(settings, connection):
-        raise NotAuthorizedException("Control actions need the API key: this server's permission_mode is key.")
-
-
-def _has_key(settings: Settings, connection: ASGIConnection[Any, Any, Any, Any]) -> bool:
-    headers = connection.headers
-    given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "") or headers.get("api-key", "")
     key = settings.serving.api_key
-    return key is not None and hmac.compare_digest(given.encode(), key.encode())
+    if mode == "key" and not (key is not None and presents_key(key, connection.headers)):
+        raise NotAuthorizedException("Control actions need the API key: this server's permission_mode is key.")

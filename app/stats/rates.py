@@ -14,12 +14,12 @@ class RateMeter:
     """Rates over the shortest stretch of samples that spans about a second."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, int, int, int]] = deque()
+        self._samples: deque[tuple[float, int, int, int, float]] = deque()
 
     def add(self, stats: EngineStats) -> None:
         """Take one sample. Counters that fell belong to another engine: the meter starts again."""
         counters = stats.counters
-        sample = (stats.time_s, counters.output_tokens, counters.prompt_tokens, counters.n_steps)
+        sample = (stats.time_s, counters.output_tokens, counters.prompt_tokens, counters.n_steps, counters.busy_s)
         samples = self._samples
         if samples and any(new < old for new, old in zip(sample, samples[-1], strict=True)):
             samples.clear()
@@ -37,5 +37,10 @@ class RateMeter:
             return RatesSection()
         first, last = self._samples[0], self._samples[-1]
         span_s = last[0] - first[0]
-        output_tok_s, prompt_tok_s, steps_s = (round((b - a) / span_s, 1) for a, b in zip(first[1:], last[1:], strict=True))
-        return RatesSection(output_tok_s=output_tok_s, prompt_tok_s=prompt_tok_s, steps_s=steps_s)
+        output_tok_s, prompt_tok_s, steps_s, busy = ((b - a) / span_s for a, b in zip(first[1:], last[1:], strict=True))
+        return RatesSection(
+            output_tok_s=round(output_tok_s, 1),
+            prompt_tok_s=round(prompt_tok_s, 1),
+            steps_s=round(steps_s, 1),
+            busy=round(min(1.0, busy), 2),
+        )

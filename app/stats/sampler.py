@@ -48,7 +48,7 @@ class Sampler:
         self._lock = asyncio.Lock()
         self._published = asyncio.Event()
         self._wanted = asyncio.Event()
-        self._n_listeners = 0
+        self.n_listeners = 0
         self._task: asyncio.Task[None] | None = None
         self._last_map: tuple[bytes, list[int], tuple[Run, ...]] = (b"", [], ())
         self._previous: Frame | None = None
@@ -71,13 +71,13 @@ class Sampler:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """While inside, samples come each PERIOD_S."""
-        self._n_listeners += 1
+        self.n_listeners += 1
         self._wanted.set()
         try:
             yield
         finally:
-            self._n_listeners -= 1
-            if not self._n_listeners:
+            self.n_listeners -= 1
+            if not self.n_listeners:
                 self._wanted.clear()
 
     async def next_frame(self, after_seq: int) -> Frame:
@@ -102,8 +102,9 @@ class Sampler:
             self._delta = delta(self._previous, self.frame, self._history[-1])
         return self._delta
 
-    def abort(self, uid: int) -> bool:
-        """Abort a request that the newest statistics list; False if they do not."""
+    async def abort(self, uid: int) -> bool:
+        """Abort a request that waits or runs; False if there is none of this number."""
+        await self.fresh_frame()
         engine = self.source.engine
         if engine is None or self.stats is None or all(request.uid != uid for request in self.stats.requests):
             return False
@@ -130,7 +131,7 @@ class Sampler:
             except Exception:  # the feed outlives whatever it watches
                 _log.exception("a sample of the statistics failed")
             rest_s = max(0.0, began_s + self._period_s - self._clock())
-            if self._n_listeners:
+            if self.n_listeners:
                 await asyncio.sleep(rest_s)
             else:
                 with contextlib.suppress(TimeoutError):
@@ -138,7 +139,7 @@ class Sampler:
 
     @property
     def _period_s(self) -> float:
-        return PERIOD_S if self._n_listeners else QUIET_PERIOD_S
+        return PERIOD_S if self.n_listeners else QUIET_PERIOD_S
 
     def _compose(self, stats: EngineStats | None) -> Frame:
         if stats is None:

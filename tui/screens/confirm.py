@@ -17,7 +17,7 @@ class Confirm(ModalScreen[bool]):
         Binding("n,escape,q", "answer(False)", "No"),
     ]
     DEFAULT_CSS = """
-    Confirm { align: center middle; background: $background 60%; }
+    Confirm { align: center middle; }
     Confirm > Vertical { width: 60; max-width: 90%; height: auto; border: round $error; background: $pw-surface; padding: 1 2; }
     Confirm Static { width: 1fr; height: auto; }
     Confirm .answers { color: $pw-muted; margin-top: 1; }

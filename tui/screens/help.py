@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
@@ -29,9 +30,10 @@ class Help(ModalScreen[None]):
 
     BINDINGS = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
     DEFAULT_CSS = """
-    Help { align: center middle; background: $background 60%; }
-    Help > VerticalScroll { width: 76; max-width: 96%; height: auto; max-height: 94%; border: round $accent;
-        background: $pw-surface; padding: 0 2; }
+    Help { align: center middle; }
+    Help > VerticalScroll { width: 78; max-width: 100%; height: auto; max-height: 100%; border: round $accent;
+        background: $pw-surface; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-background: $pw-surface;
+        scrollbar-color: $pw-border; }
     """
 
     def __init__(self, keys: Sequence[tuple[str, str]], palette: Palette, mono: bool) -> None:
@@ -41,32 +43,32 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = "Help"
-            yield Static(self._content())
+            yield Static(Group(self._key_table(), Text(), self._sign_table()))
 
-    def _content(self) -> Table:
+    def _key_table(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for key, meaning in self._keys:
+            table.add_row(Text(key, f"bold {self._palette.accent}", justify="right"), Text(meaning))
+        return table
+
+    def _sign_table(self) -> Table:
         palette = self._palette
         table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column()
-        for key, meaning in self._keys:
-            table.add_row(Text(key, f"bold {palette.accent}"), Text(meaning))
-        table.add_row()
         for state, label in STATE_NAMES.items():
             glyph = MARKS[state]
             if self._mono and label in ("used", "shared"):
                 glyph = LETTERS[0] if label == "used" else LETTERS[0].upper()
-            table.add_row(Text(f"{glyph}  block {label}", palette.text), Text(_BLOCKS[label], palette.muted))
-        table.add_row()
-        states = "   ".join(f"{look.mark} {look.label}" for look in REQUESTS.values())
-        table.add_row(Text("Requests", palette.text), Text(states, palette.muted))
+            table.add_row(Text(f"{glyph} {label}"), Text(_BLOCKS[label], palette.muted))
+        for look in REQUESTS.values():
+            table.add_row(Text(f"{look.mark} {look.label}", getattr(palette, look.colour)), Text(look.meaning, palette.muted))
         for word, meaning in _WORDS:
-            table.add_row(Text(word, palette.text), Text(meaning, palette.muted))
+            table.add_row(Text(word), Text(meaning, palette.muted))
         return table
 
 
 _BLOCKS = {
-    "used": "in one request; its hue (or letter) is the request's",
-    "shared": "in several requests at once",
-    "cached": "in none, but a prompt that begins alike finds it",
-    "free": "empty",
+    "used": "a KV block of one request, in the request's hue (or letter)",
+    "shared": "a block of several requests at once",
+    "cached": "a block of none, but a prompt that begins alike finds it",
+    "free": "an empty block",
 }

@@ -94,8 +94,7 @@ class BlockMap(Painted):
     def _cells(self, row: list[Place]) -> list[tuple[str, Style]]:
         palette, spot = self.palette, self._spot
         if self.mono:
-            plain = self.rich_style
-            return [(shade.letter(self._hues, place) * self._layout.cells, plain) for place in row]
+            return [shade.letter(palette, self._hues, place, self._layout.cells, spot) for place in row]
         if self._layout.per_cell == 1:
             tiles = (shade.tile(palette, self._hues, place, spot) for place in row)
             return [(glyph * self._layout.cells, style) for glyph, style in tiles]

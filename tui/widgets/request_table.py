@@ -33,7 +33,9 @@ class RequestTable(DataTable[object]):
     """Rows by (uid, index); an unchanged cell is not touched."""
 
     def __init__(self) -> None:
-        super().__init__(id="requests", classes="card", cursor_type="row", cell_padding=0, zebra_stripes=False)
+        super().__init__(
+            id="requests", classes="card", cursor_type="row", cell_padding=0, cursor_foreground_priority="renderable"
+        )
         self.order = 0
         """Index into columns.ORDERS."""
         self.needle = ""
@@ -131,9 +133,10 @@ class RequestTable(DataTable[object]):
             return
         self._shape = shape
         chosen = [column for column in columns.COLUMNS if width >= column.min_width]
-        air = sum(width >= least for least in columns.AIRY_WIDTHS)
-        rest = width - 2 - sum(column.width + air for column in chosen if column.width)
-        id_width = max(columns.MIN_ID_WIDTH, min(columns.MAX_ID_WIDTH, rest))
+        fixed = [column for column in chosen if column.width]
+        rest = max(columns.MIN_ID_WIDTH, width - 2 - sum(column.width for column in fixed))
+        air = max(0, rest - columns.MAX_ID_WIDTH) // len(fixed)
+        id_width = rest - air * len(fixed)
         self._widths = [(column, column.width + air if column.width else id_width) for column in chosen]
         self.clear(columns=True)
         self._rows.clear()
