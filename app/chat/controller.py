@@ -110,31 +110,28 @@ class ChatController(Controller):
         question, answer = await chats.send(conversation_id, data.text, data.tab)
         return _html(await chat_views.exchange(question, answer))
 
+    @get("/ui/chats/{conversation_id:int}/item")
+    async def item(
+        self, conversation_id: int, chats: ChatService, chat_views: Views, current: int | None = None
+    ) -> Response[str]:
+        return _html(chat_views.item(await chats.conversation(conversation_id), current))
+
     @get("/ui/chats/{conversation_id:int}/title")
-    async def rename_form(self, conversation_id: int, chats: ChatService, chat_views: Views) -> Response[str]:
-        opened = await chats.open(conversation_id)
-        assert opened.conversation is not None
-        return _html(chat_views.rename_form(opened.conversation))
+    async def rename_form(
+        self, conversation_id: int, chats: ChatService, chat_views: Views, current: int | None = None
+    ) -> Response[str]:
+        return _html(chat_views.rename_form(await chats.conversation(conversation_id), current))
 
     @put("/ui/chats/{conversation_id:int}/title")
     async def rename(
         self, conversation_id: int, data: TitleData, chats: ChatService, chat_views: Views, current: int | None = None
     ) -> Response[str]:
-        await chats.rename(conversation_id, data.title)
-        return _html(await chat_views.sidebar(current))
-
-    @get("/ui/chats")
-    async def sidebar(self, chat_views: Views, current: int | None = None) -> Response[str]:
-        return _html(await chat_views.sidebar(current))
+        return _html(chat_views.item(await chats.rename(conversation_id, data.title), current))
 
     @delete("/ui/chats/{conversation_id:int}", status_code=200)
-    async def delete(
-        self, conversation_id: int, chats: ChatService, chat_views: Views, current: int | None = None
-    ) -> Response[str]:
+    async def delete(self, conversation_id: int, chats: ChatService, current: int | None = None) -> Response[str]:
         await chats.delete(conversation_id)
-        if conversation_id == current:
-            return _html("", **{"HX-Redirect": "/"})
-        return _html(await chat_views.sidebar(current))
+        return _html("", **({"HX-Redirect": "/"} if conversation_id == current else {}))
 
     @post("/ui/messages/{message_id:int}/continue", status_code=200)
     async def go_on(self, message_id: int, data: TabData, chats: ChatService, chat_views: Views) -> Response[str]:

@@ -1,4 +1,4 @@
-"""Conversations: start, send, continue, stop, rename, delete. No HTTP, no HTML."""
+"""Conversations: start, send, continue, rename, delete. No HTTP, no HTML."""
 
 from __future__ import annotations
 
@@ -61,6 +61,10 @@ class ChatService:
             branch = await _branch(session, conversation.leaf_id) if conversation else []
             return Opened(await self.conversations(), conversation, branch, self._changes.cursor)
 
+    async def conversation(self, conversation_id: int) -> Conversation:
+        async with self._database.session() as session:
+            return await _conversation(session, conversation_id)
+
     async def message(self, message_id: int) -> Message:
         async with self._database.session() as session:
             return await _message(session, message_id)
@@ -89,9 +93,7 @@ class ChatService:
             conversation = await _conversation(session, conversation_id)
             return await self._exchange(session, conversation, text, tab)
 
-    async def _exchange(
-        self, session: AsyncSession, conversation: Conversation, text: str, tab: str
-    ) -> tuple[Message, Message]:
+    async def _exchange(self, session: AsyncSession, conversation: Conversation, text: str, tab: str) -> tuple[Message, Message]:
         self._require_quiet(conversation.id)
         history = await _branch(session, conversation.leaf_id)
         question = Message(
@@ -130,9 +132,6 @@ class ChatService:
             self._begin(Live(generation.id, message.id, message.conversation_id, message.text), chat)
             self._changes.continued(message.conversation_id, message.id, tab)
         return message
-
-    async def stop(self, generation_id: int) -> None:
-        self._hub.stop(generation_id)
 
     async def rename(self, conversation_id: int, title: str) -> Conversation:
         title = " ".join(title.split())

@@ -83,7 +83,7 @@ async def _here(change: Change, service: ChatService, views: Views) -> AsyncGene
     try:
         if change.kind == "exchanged":
             question, answer = [await service.message(message_id) for message_id in change.message_ids]
-            yield message(await views.exchange(question, answer))
+            yield message(await views.pushed_exchange(question, answer))
         elif change.kind == "continued":
             yield message(await views.article(await service.message(change.message_ids[0])))
     except NotFound:

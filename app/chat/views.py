@@ -55,7 +55,7 @@ class Views:
 
     async def page(self, opened: Opened, tab: str) -> str:
         messages = await self._messages(opened.branch)
-        return render("page.html", **self._chat(opened, messages, tab), groups=self._groups(opened.conversations), **self._shared)
+        return render("page.html", **self._chat(opened, messages, tab), **self._shared)
 
     async def chat(self, opened: Opened, tab: str) -> str:
         """The main part alone, for a page whose new chat has just begun."""
@@ -66,6 +66,12 @@ class Views:
         """Both new bubbles, and the composer's button."""
         messages = await self._messages([question, answer])
         return render("swap_exchange.html", messages=messages, running=self._running_in(answer.conversation_id), **self._shared)
+
+    async def pushed_exchange(self, question: Message, answer: Message) -> str:
+        """The same for another tab, where no form asked for it."""
+        messages = await self._messages([question, answer])
+        running = self._running_in(answer.conversation_id)
+        return render("swap_pushed_exchange.html", messages=messages, running=running, **self._shared)
 
     async def article(self, message: Message) -> str:
         """A message in the place of what the page shows of it, and the composer's button."""
@@ -81,8 +87,13 @@ class Views:
         shown = next((c for c in conversations if c.id == current), None)
         return render("swap_sidebar.html", groups=self._groups(conversations), current=current, conversation=shown)
 
-    def rename_form(self, conversation: Conversation) -> str:
-        return render("rename.html", conversation=conversation)
+    def item(self, conversation: Conversation, current: int | None) -> str:
+        """One line of the list, and the title if it is the current one's."""
+        busy = self._hub.running_in(conversation.id) is not None
+        return render("swap_item.html", conversation=conversation, busy=busy, current=current)
+
+    def rename_form(self, conversation: Conversation, current: int | None) -> str:
+        return render("rename.html", conversation=conversation, current=current)
 
     def model(self) -> str:
         """What is known of the model, for the header and the empty page."""
@@ -95,6 +106,7 @@ class Views:
     def _chat(self, opened: Opened, messages: list[MessageView], tab: str) -> dict[str, Any]:
         conversation = opened.conversation
         return {
+            "groups": self._groups(opened.conversations),
             "conversation": conversation,
             "current": conversation.id if conversation else None,
             "messages": messages,

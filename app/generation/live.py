@@ -97,7 +97,7 @@ class Live:
         """What a page at number `after` lacks; None if nothing. A number that this answer never gave gets a snapshot."""
         if after == self.seq:
             return None
-        if after == self.seq - 1:
+        if 0 <= after == self.seq - 1:
             return self._last
         if 0 <= after < self.seq:
             closed = "".join(html for seq, html in self._closed if seq > after)
