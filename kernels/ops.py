@@ -134,8 +134,8 @@ class PagedAttention(Protocol):
     head i * Hkv // H. query_starts int32 [s + 1]: sequence i owns rows query_starts[i] .. query_starts[i + 1]; its row j sits
     at position context_lens[i] - n_query_i + j. context_lens int32 [s]. block_tables int32 [s, most blocks], padded with -1.
     Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
-    score x (already times scale) by c * tanh(x / c). Cache contents outside a sequence's context never matter, NaN included. A
-    sequence without query rows is allowed, also with context 0.
+    score x (already times scale) by c * tanh(x / c). Cache contents that no query sees never matter, NaN included, and table
+    entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with context 0.
     """
 
     def __call__(

@@ -46,7 +46,8 @@ def _words(blocks: Tensor, start: int, stop: int) -> Tensor:
     for word in (torch.int64, torch.int32, torch.int16):
         size = word.itemsize
         if not (blocks.shape[1] % size or start % size or blocks.storage_offset() % size):
-            return blocks.view(word)[:, start // size : stop // size].contiguous().view(torch.int64)
+            part = blocks.view(word)[:, start // size : stop // size]
+            return part.clone(memory_format=torch.contiguous_format).view(torch.int64)
     raise ValueError(f"Bytes {start} to {stop} of blocks of {blocks.shape[1]} bytes do not lie on even addresses.")
 
 
@@ -57,7 +58,7 @@ def _half(blocks: Tensor, byte: int) -> Tensor:
 
 def _nibbles(packed: Tensor, n_groups: int) -> Tensor:
     """packed int64 [n, w], in groups -> int64 [n, groups, 2, w / groups]: a group's low halves come before its high ones."""
-    packed = packed.view(packed.shape[0], n_groups, -1)
+    packed = packed.unflatten(1, (n_groups, packed.shape[1] // n_groups))
     halves = packed.new_empty(*packed.shape[:2], 2, packed.shape[2])
     torch.bitwise_and(packed, _LOW_NIBBLES, out=halves[:, :, 0])
     torch.bitwise_and(packed >> 4, _LOW_NIBBLES, out=halves[:, :, 1])
@@ -65,7 +66,7 @@ def _nibbles(packed: Tensor, n_groups: int) -> Tensor:
 
 
 def _write(words: Tensor, out: Tensor) -> None:
-    out.copy_(words.view(out.shape[0], -1).view(torch.uint8))
+    out.copy_(words.view(out.shape[0], out.shape[1] // 8).view(torch.uint8))
 
 
 @cache

@@ -1,0 +1,269 @@
+"""Every implementation's declared specs against the reference, on inputs chosen to hurt.
+
+Ragged batches, contexts of 0 and 1, block edges, padding rows, caches whose unused parts are NaN, and offsets above 2^31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.ops import BLOCKS, DENSE, Impl, OpSpec, Weight
+from kernels.registry import implementations
+
+BLOCK_SIZE = 16
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+"""Largest difference allowed, as a share of the largest value of the reference's result."""
+
+_HALVES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
+"""Where a block's float16 scales lie: random bytes there would be NaN and infinities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """make() gives the same fresh arguments each time; outputs(args, result) is what must agree."""
+
+    name: str
+    make: Callable[[], tuple[Any, ...]]
+    outputs: Callable[[tuple[Any, ...], Any], tuple[Tensor, ...]]
+
+
+def check(impl: Impl) -> list[str]:
+    """Run all cases of all declared specs; one line for each disagreement, none when all is well."""
+    reference = next(known for known in implementations(impl.op) if known.source == "reference")
+    failures = []
+    for spec in impl.specs:
+        reason = impl.supports(spec)
+        if reason is not None:
+            failures.append(f"{impl.op} from {impl.source} ({spec}): declared, but not supported: {reason}")
+            continue
+        for case in cases(impl.op, spec):
+            wanted = _run(reference, case)
+            for i, (got, want) in enumerate(zip(_run(impl, case), wanted, strict=True)):
+                problem = difference(got, want)
+                if problem:
+                    failures.append(f"{impl.op} from {impl.source} ({spec}), {case.name}, output {i}: {problem}")
+    return failures
+
+
+def _run(impl: Impl, case: Case) -> tuple[Tensor, ...]:
+    args = case.make()
+    return case.outputs(args, impl.fn(*args))
+
+
+def difference(got: Tensor, want: Tensor) -> str | None:
+    """What is wrong with a result, or None; NaN must be where the reference has NaN."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"{got.dtype} {tuple(got.shape)} instead of {want.dtype} {tuple(want.shape)}"
+    if not torch.equal(got.isnan(), want.isnan()):
+        return f"NaN in {int((got.isnan() != want.isnan()).sum())} wrong places"
+    got, want, tolerance = got.double().nan_to_num(), want.double().nan_to_num(), TOLERANCES[want.dtype]
+    if not want.numel():
+        return None
+    error = ((got - want).abs().max() / want.abs().max().clamp(min=1e-30)).item()
+    return f"relative error {error:.2e}, allowed {tolerance:.0e}" if error > tolerance else None
+
+
+def cases(op: str, spec: OpSpec) -> Iterator[Case]:
+    """The cases of an operator for one spec."""
+    return _CASES[op](spec)
+
+
+def random_weight(qtype: str, n_out: int, n_in: int, generator: torch.Generator) -> Weight:
+    """Values of about unit size in any weight type, every bit pattern of the packed integers possible."""
+    if qtype in DENSE:
+        return Weight(qtype, (n_out, n_in), torch.randn(n_out, n_in, generator=generator).to(DENSE[qtype]))
+    n_values, n_bytes = BLOCKS[qtype]
+    blocks = torch.randint(0, 256, (n_out * n_in // n_values, n_bytes), dtype=torch.uint8, generator=generator)
+    for byte in _HALVES[qtype]:
+        scales = torch.randn(blocks.shape[0], 1, generator=generator) / 64
+        blocks[:, byte : byte + 2] = scales.half().view(torch.uint8)
+    return Weight(qtype, (n_out, n_in), blocks.view(n_out, -1))
+
+
+def _to(device: str, *values: Any) -> tuple[Any, ...]:
+    def moved(value: Any) -> Any:
+        if isinstance(value, Weight):
+            return Weight(value.qtype, value.shape, value.data.to(device))
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    return tuple(moved(value) for value in values)
+
+
+def _case(spec: OpSpec, name: str, build: Callable[[torch.Generator], tuple[Any, ...]], *written: int) -> Case:
+    """A case whose outputs are the results and the arguments at the positions `written`."""
+
+    def make() -> tuple[Any, ...]:
+        return _to(spec.device, *build(torch.Generator().manual_seed(len(name))))
+
+    def outputs(args: tuple[Any, ...], result: Any) -> tuple[Tensor, ...]:
+        results = result if isinstance(result, tuple) else () if result is None else (result,)
+        return (*results, *(args[i] for i in written))
+
+    return Case(name, make, outputs)
+
+
+def _linear_cases(spec: OpSpec) -> Iterator[Case]:
+    for n, n_out, n_in in ((0, 5, 256), (1, 7, 768), (3, 33, 256), (17, 256, 1536), (65, 40, 256)):
+
+        def build(g: torch.Generator, n: int = n, n_out: int = n_out, n_in: int = n_in) -> tuple[Any, ...]:
+            x = torch.randn(n, n_in, generator=g).to(spec.dtype)
+            bias = torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None
+            return x, random_weight(spec.qtype, n_out, n_in, g), bias
+
+        yield _case(spec, f"{n} rows, {n_out} x {n_in}", build)
+
+
+def _embedding_cases(spec: OpSpec) -> Iterator[Case]:
+    for ids in ([], [0], [28, 0, 7, 7, 28]):
+        yield _case(
+            spec,
+            f"rows {ids}",
+            lambda g, ids=ids: (torch.tensor(ids, dtype=torch.int64), random_weight(spec.qtype, 29, 512, g), spec.dtype),
+        )
+
+
+def _norm_cases(spec: OpSpec) -> Iterator[Case]:
+    for shape in ((1, 576), (5, 2048), (0, 64), (7, 3, 64), (2, 1, 80)):
+
+        def build(g: torch.Generator, shape: tuple[int, ...] = shape) -> tuple[Any, ...]:
+            x = torch.randn(shape, generator=g)
+            x[:1] *= 100
+            x[-1:] = 0
+            return x.to(spec.dtype), torch.randn(shape[-1], generator=g), 1e-6
+
+        yield _case(spec, f"shape {shape}", build)
+
+
+def _norm_add_cases(spec: OpSpec) -> Iterator[Case]:
+    for n, h in ((1, 576), (0, 64), (9, 640)):
+
+        def build(g: torch.Generator, n: int = n, h: int = h) -> tuple[Any, ...]:
+            x, residual = torch.randn(2, n, h, generator=g).to(spec.dtype).unbind()
+            return x, residual, torch.randn(h, generator=g), 1e-5
+
+        yield _case(spec, f"{n} x {h}", build)
+
+
+def _activation_cases(spec: OpSpec) -> Iterator[Case]:
+    for n, f in ((0, 8), (1, 1536), (5, 33)):
+
+        def build(g: torch.Generator, n: int = n, f: int = f) -> tuple[Any, ...]:
+            gate, up = (torch.randn(2, n, f, generator=g) * 30).to(spec.dtype).unbind()
+            return gate, up
+
+        yield _case(spec, f"{n} x {f}", build)
+
+
+def _rope_cases(spec: OpSpec) -> Iterator[Case]:
+    d = spec.head_size
+    for n, n_heads, n_kv_heads, rotary in ((1, 3, 1, d), (5, 4, 4, d), (7, 9, 3, d // 2), (0, 2, 1, d)):
+
+        def build(
+            g: torch.Generator, n: int = n, n_heads: int = n_heads, n_kv_heads: int = n_kv_heads, rotary: int = rotary
+        ) -> tuple[Any, ...]:
+            angles = torch.rand(n, rotary // 2, generator=g) * 1000
+            q = torch.randn(n, n_heads, d, generator=g).to(spec.dtype)
+            k, v = torch.randn(2, n, n_kv_heads, d, generator=g).to(spec.dtype).unbind()
+            caches = torch.full((2, 6, BLOCK_SIZE, n_kv_heads, d), torch.nan, dtype=spec.kv_dtype)
+            slots = torch.randperm(6 * BLOCK_SIZE, generator=g)[:n]
+            slots[1::3] = -1
+            return q, k, v, angles.cos(), angles.sin(), *caches.unbind(), slots
+
+        yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 5, 6)
+
+
+def _copy_cases(spec: OpSpec) -> Iterator[Case]:
+    for pairs in ((), ((0, 5),), ((3, 1), (4, 2), (3, 0))):
+
+        def build(g: torch.Generator, pairs: tuple[tuple[int, int], ...] = pairs) -> tuple[Any, ...]:
+            caches = torch.randn(2, 6, BLOCK_SIZE, 2, spec.head_size, generator=g).to(spec.kv_dtype)
+            return *caches.unbind(), pairs
+
+        yield _case(spec, f"pairs {pairs}", build, 0, 1)
+
+
+BATCHES: dict[str, tuple[tuple[int, int], ...]] = {
+    "one token": ((1, 1),),
+    "decodes at block edges": ((1, 15), (1, 16), (1, 17), (1, 32), (1, 33)),
+    "whole prompts": ((1, 1), (15, 15), (16, 16), (33, 33)),
+    "chunks beside decodes": ((1, 70), (20, 36), (0, 0), (1, 1), (7, 64), (0, 20), (17, 17)),
+    "long context": ((1, 700), (3, 300)),
+}
+"""Name -> (query rows, context) of each sequence."""
+
+
+def attention_arguments(
+    spec: OpSpec, batch: tuple[tuple[int, int], ...], g: torch.Generator, n_heads: int = 6, n_kv_heads: int = 2
+) -> tuple[Any, ...]:
+    """Arguments of paged_attention; every cache entry that no query may see is NaN, unneeded table entries are -1."""
+    window, d = 24 if spec.window else 0, spec.head_size
+    n_blocks = [-(-context // BLOCK_SIZE) for _, context in batch]
+    free = torch.randperm(sum(n_blocks) + 3, generator=g).tolist()
+    caches = torch.full((2, len(free), BLOCK_SIZE, n_kv_heads, d), torch.nan, dtype=spec.kv_dtype)
+    tables = torch.full((len(batch), max(*n_blocks, 1) + 1), -1, dtype=torch.int32)
+    for i, (n_query, context) in enumerate(batch):
+        first_seen = max(0, context - n_query - window + 1) if window else 0
+        positions = torch.arange(first_seen if n_query else context, context)
+        columns = positions // BLOCK_SIZE
+        for column in columns.unique().tolist():
+            tables[i, column] = free.pop()
+        values = torch.randn(2, len(positions), n_kv_heads, d, generator=g)
+        caches[:, tables[i, columns].long(), positions % BLOCK_SIZE] = values.to(spec.kv_dtype)
+    starts = torch.tensor([0, *(n_query for n_query, _ in batch)]).cumsum(0).int()
+    contexts = torch.tensor([context for _, context in batch], dtype=torch.int32)
+    q = torch.randn(int(starts[-1]), n_heads, d, generator=g).to(spec.dtype)
+    return q, *caches.unbind(), starts, contexts, tables, d**-0.5, window, 5.0 if spec.soft_cap else 0.0
+
+
+def _attention_cases(spec: OpSpec) -> Iterator[Case]:
+    for name, batch in BATCHES.items():
+        for n_heads, n_kv_heads in ((6, 2), (4, 4)):
+            yield _case(
+                spec,
+                f"{name}, {n_heads} and {n_kv_heads} heads",
+                lambda g, batch=batch, heads=(n_heads, n_kv_heads): attention_arguments(spec, batch, g, *heads),
+            )
+    if spec.device == "cpu" and spec.kv_dtype == torch.float16 and spec.head_size == 64:
+        yield _far_case(spec)
+
+
+def _far_case(spec: OpSpec) -> Case:
+    """Blocks beyond 2^31 elements into the cache: the memory is only reserved, and touched where blocks are in use."""
+    n_blocks = 2**31 // (BLOCK_SIZE * 2 * 64) + 64
+
+    def build(g: torch.Generator) -> tuple[Any, ...]:
+        q, k, v, starts, contexts, tables, *rest = attention_arguments(spec, ((1, 20), (5, 40)), g)
+        offset = n_blocks - len(k)
+        far = [torch.empty(n_blocks, *cache.shape[1:], dtype=cache.dtype) for cache in (k, v)]
+        for wide, near in zip(far, (k, v), strict=True):
+            wide[offset:] = near
+        return q, *far, starts, contexts, torch.where(tables < 0, tables, tables + offset), *rest
+
+    return _case(spec, "offsets above 2^31", build)
+
+
+_CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
+    "quant_linear": _linear_cases,
+    "embedding": _embedding_cases,
+    "rms_norm": _norm_cases,
+    "rms_norm_add": _norm_add_cases,
+    "rope_and_write_kv": _rope_cases,
+    "paged_attention": _attention_cases,
+    "silu_mul": _activation_cases,
+    "gelu_tanh_mul": _activation_cases,
+    "copy_blocks": _copy_cases,
+}

@@ -1,0 +1,65 @@
+"""Every registered kernel meets the contract, and the conformance suite notices one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.conformance import cases, check
+from kernels.ops import OPERATORS, Impl, OpSpec
+from kernels.reference import IMPLS
+from kernels.registry import implementations
+
+EVERY_IMPL = [impl for op in OPERATORS for impl in implementations(op)]
+CPU_F32 = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64)
+
+
+@pytest.mark.parametrize("impl", EVERY_IMPL, ids=lambda impl: f"{impl.op}-{impl.source}")
+def test_kernel_agrees_with_the_reference_on_its_declared_specs(impl: Impl) -> None:
+    assert impl.specs
+    assert check(impl) == []
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_operator_has_a_reference(op: str) -> None:
+    assert implementations(op)[-1].source == "reference"
+
+
+def _reference(op: str) -> Impl:
+    return next(impl for impl in IMPLS if impl.op == op)
+
+
+def test_an_attention_that_forgets_the_window_is_noticed() -> None:
+    honest = _reference("paged_attention")
+    forgetful = replace(honest, fn=lambda *args: honest.fn(*args[:7], 0, args[8]), specs=(replace(CPU_F32, window=True),))
+    assert any("chunks beside decodes" in failure for failure in check(forgetful))
+
+
+def test_an_attention_that_reads_past_the_context_is_noticed() -> None:
+    honest = _reference("paged_attention")
+
+    def greedy(q, k_cache, v_cache, starts, contexts, *rest):
+        shifted = torch.where((contexts > 0) & (contexts % 16 > 0), contexts + 1, contexts)
+        return honest.fn(q, k_cache, v_cache, starts, shifted, *rest)
+
+    assert any("NaN" in failure for failure in check(replace(honest, fn=greedy, specs=(CPU_F32,))))
+
+
+def test_a_write_at_a_padding_slot_is_noticed() -> None:
+    honest = _reference("rope_and_write_kv")
+    careless = replace(honest, fn=lambda *args: honest.fn(*args[:7], args[7].clamp(min=0)), specs=(CPU_F32,))
+    assert check(careless) != []
+
+
+def test_a_declared_spec_that_is_not_supported_is_noticed() -> None:
+    refusing = replace(_reference("silu_mul"), supports=lambda spec: "not today")
+    assert all("not today" in failure for failure in check(refusing))
+    assert check(refusing)
+
+
+def test_cases_are_the_same_each_time() -> None:
+    for case in cases("paged_attention", CPU_F32):
+        for a, b in zip(case.make(), case.make(), strict=True):
+            assert torch.equal(a.nan_to_num(), b.nan_to_num()) if isinstance(a, torch.Tensor) else a == b
