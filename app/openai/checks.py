@@ -9,7 +9,7 @@ from app.errors import NotAvailable
 from app.openai.schemas import ChatRequest, CompletionRequest, Sampling
 from engine.errors import InvalidRequest
 
-_CONSTRAINTS = (
+CONSTRAINTS = (
     "structured_outputs",
     "structural_tag",
     "grammar",
@@ -36,7 +36,7 @@ def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
 
 
 def _refuse_constraints(request: Sampling) -> None:
-    for name in _CONSTRAINTS:
+    for name in CONSTRAINTS:
         if getattr(request, name) not in (None, "", {}):
             raise NotAvailable(name, _UNENFORCED)
     form = request.response_format
