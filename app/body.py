@@ -78,7 +78,8 @@ def _lenient(body: bytes) -> Any:
         text = json.dumps(json.loads(body.decode("utf-8-sig")), ensure_ascii=False)
         return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except ValueError as error:
-        raise InvalidRequest("", f"The body is not valid JSON: {error}.") from error
+        where = f": {error}" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else ""
+        raise InvalidRequest("", f"The body is not valid JSON{where}.") from error
 
 
 def field_error(error: msgspec.ValidationError) -> InvalidRequest:

@@ -45,6 +45,8 @@ class ModelHost:
         self._engine: AsyncEngine | None = None
         self._loading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._on_demand = False
+        """Whether the load under way answers a request, which then waits for it."""
         self._load_began = 0.0
         self._last_used = 0.0
 
@@ -63,7 +65,7 @@ class ModelHost:
         """The engine, ready for requests. Raises ModelLoading (a load begins if the model was unloaded) or ModelFailed."""
         self._last_used = time.monotonic()
         if self.state == "unloaded":
-            self._begin()
+            self._begin(on_demand=True)
         if self.state == "failed":
             assert self.error is not None
             raise ModelFailed(f"The model {self.name} could not be loaded: {self.error.message}", self.error.hint)
@@ -87,8 +89,8 @@ class ModelHost:
     async def acquire(self) -> AsyncEngine:
         """The engine; a model that was unloaded for silence is loaded first, and the caller waits for it."""
         if self.state == "unloaded":
-            self._begin()
-            assert self._loading is not None
+            self._begin(on_demand=True)
+        if self.state == "loading" and self._on_demand and self._loading is not None:
             await asyncio.shield(self._loading)
         return self.engine
 
@@ -115,7 +117,8 @@ class ModelHost:
                     await task
         await self.unload()
 
-    def _begin(self) -> None:
+    def _begin(self, *, on_demand: bool = False) -> None:
+        self._on_demand = on_demand
         self.state = "loading"
         self.progress = 0.0
         self.error = None
@@ -161,7 +164,8 @@ class ModelHost:
             except EngineDead:
                 log.error("The engine of %s has died; loading the model again", self.name)
                 await self.unload()
-                self._begin()
+                if self.state == "unloaded":  # no request has begun to load it meanwhile
+                    self._begin()
                 continue
             if stats.n_running or stats.n_waiting:
                 self._last_used = time.monotonic()

@@ -6,6 +6,7 @@ they survive an unload.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from engine.stats import EngineStats
 from engine.types import Delta, Event, Finished, FinishReason, Started
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
+_PATIENCE_S = 5.0
+"""The engine answers between two steps; Prometheus gives up after 10 s."""
 _LABELS = ("model_name",)
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -129,12 +132,13 @@ class Metrics:
     async def render(self) -> bytes:
         """The exposition text of this instant."""
         engine = self._host.current
-        self._gauges.stats = None
-        if engine is not None:
-            try:
-                self._gauges.stats = await engine.stats()
-            except EngineDead:
-                self._gauges.stats = None
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                self._gauges.stats = await engine.stats() if engine is not None else None
+        except TimeoutError:
+            pass  # a long step is under way; the snapshot before it stands
+        except EngineDead:
+            self._gauges.stats = None
         return generate_latest(self.registry)
 
 

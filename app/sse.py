@@ -15,6 +15,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from app.connection import disconnected
 from app.errors import describe
+from engine.errors import PagewellError
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class EventStream(Response[bytes]):
                     async for chunk in self._chunks:
                         await write(chunk)
                 except Exception as error:
-                    log.exception("A stream failed after its headers")
+                    log.warning("A stream ends with an error", exc_info=not isinstance(error, PagewellError))
                     await write(data(describe(error, details=scope["litestar_app"].debug).body))
                 tasks.cancel_scope.cancel()
             await write(b"", more=False)

@@ -8,7 +8,9 @@ from app.openai.schemas import ChatRequest, CompletionRequest, TokenizeRequest
 from engine.async_engine import AsyncEngine
 from engine.errors import InvalidRequest
 from engine.text.template import is_prefill
+from engine.text.tokenizer import Tokenizer
 
+MAX_PROMPTS = 1024
 _OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final"})
 """What the request itself decides; chat_template_kwargs cannot overrule it."""
 
@@ -43,16 +45,24 @@ async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeReques
 async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) -> list[list[int]]:
     """Token ids of each prompt of the request; with `suffix` in the model's fill-in-the-middle form."""
     prompts = _split(request.prompt)
-    if request.suffix:
-        return [await _fill_in(engine, prompt, request.suffix) for prompt in prompts]
     add_special = request.add_special_tokens is not False
-    return [p if isinstance(p, list) else await encode(engine, p, add_special=add_special) for p in prompts]
+
+    def build() -> list[list[int]]:
+        if request.suffix:
+            return [_fill_in(engine.tokenizer, prompt, request.suffix) for prompt in prompts]
+        return [p if isinstance(p, list) else _encode(engine.tokenizer, p, add_special) for p in prompts]
+
+    return await anyio.to_thread.run_sync(build)
 
 
-async def encode(engine: AsyncEngine, text: str, *, add_special: bool) -> list[int]:
-    """Token ids of a raw text, in which special tokens may be written out. An empty one is the model's own beginning."""
-    tokenizer = engine.tokenizer
-    token_ids = await anyio.to_thread.run_sync(lambda: tokenizer.encode(text, add_special=add_special))
+async def raw_prompt(engine: AsyncEngine, text: str, *, add_special: bool) -> list[int]:
+    """Token ids of a raw text, in which special tokens may be written out."""
+    return await anyio.to_thread.run_sync(_encode, engine.tokenizer, text, add_special)
+
+
+def _encode(tokenizer: Tokenizer, text: str, add_special: bool) -> list[int]:
+    """An empty text is the model's own beginning, so that something precedes the first token."""
+    token_ids = tokenizer.encode(text, add_special=add_special)
     if not token_ids and add_special:
         return [tokenizer.bos_id if tokenizer.bos_id is not None else min(tokenizer.end_ids)]
     return token_ids
@@ -69,22 +79,18 @@ def _split(prompt: str | list[str | int | list[int]] | None) -> list[str | list[
     numbers = [item for item in prompt if isinstance(item, int)]
     if numbers and len(numbers) < len(prompt):
         raise InvalidRequest("prompt", "`prompt` must be texts or lists of token ids, not numbers beside them.")
+    if not numbers and len(prompt) > MAX_PROMPTS:
+        raise InvalidRequest("prompt", f"`prompt` has {len(prompt)} prompts; one request may bring {MAX_PROMPTS}.")
     return [numbers] if numbers else [item for item in prompt if not isinstance(item, int)]
 
 
-async def _fill_in(engine: AsyncEngine, prompt: str | list[int], suffix: str) -> list[int]:
+def _fill_in(tokenizer: Tokenizer, prompt: str | list[int], suffix: str) -> list[int]:
     """Prefix, suffix, middle: the order in which every family with these tokens was trained."""
-    fim = engine.tokenizer.fim
+    fim = tokenizer.fim
     if fim is None:
         raise InvalidRequest("suffix", "This model has no tokens for filling in the middle.", "Leave out `suffix`.")
     if not isinstance(prompt, str):
         raise InvalidRequest("prompt", "With `suffix`, `prompt` must be a text.")
-
-    def plain(text: str) -> list[int]:
-        return engine.tokenizer.encode(text, add_special=False, parse_special=False)
-
-    def build() -> list[int]:
-        bos = [engine.tokenizer.bos_id] if engine.tokenizer.add_bos else []
-        return [*bos, fim.prefix, *plain(prompt), fim.suffix, *plain(suffix), fim.middle]
-
-    return await anyio.to_thread.run_sync(build)
+    bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+    before, after = (tokenizer.encode(text, add_special=False, parse_special=False) for text in (prompt, suffix))
+    return [*bos, fim.prefix, *before, fim.suffix, *after, fim.middle]

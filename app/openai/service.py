@@ -69,7 +69,7 @@ class OpenAIService:
             text = request.prompt if request.prompt is not None else request.content
             if text is None:
                 raise InvalidRequest("prompt", "`prompt` or `messages` is missing.")
-            token_ids = await prompts.encode(engine, text, add_special=request.add_special_tokens is not False)
+            token_ids = await prompts.raw_prompt(engine, text, add_special=request.add_special_tokens is not False)
         answer = Tokens(len(token_ids), engine.info.max_model_len, token_ids)
         if request.return_token_strs:
             answer.token_strs = [engine.tokenizer.token_text(token_id) for token_id in token_ids]

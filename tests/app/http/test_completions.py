@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.text.vocabulary import FimTokens
 from tests.app.http.test_chat import events
 
 
@@ -97,8 +98,21 @@ async def test_suffix_is_refused_where_the_model_has_no_tokens_for_it(client: An
     assert error["param"] == "suffix" and "middle" in error["message"]
 
 
+async def test_suffix_becomes_the_models_own_form_and_stops_at_its_end_tokens(serve: Any) -> None:
+    client = await serve()
+    client.server.engine.tokenizer.fim = FimTokens(prefix=1, suffix=2, middle=3, pad=4)
+    body = {"prompt": "<a>", "suffix": "b", "max_tokens": 1}
+    answer = (await client.post("/v1/completions", json=body)).json()
+    by_hand = [1, *b"<a>", 2, *b"b", 3]
+    same = (await client.post("/v1/completions", json={"prompt": by_hand, "max_tokens": 1})).json()
+    assert answer["usage"]["prompt_tokens"] == len(by_hand) == 7
+    assert same["usage"]["prompt_tokens_details"]["cached_tokens"] == 4, "one whole block of the same tokens"
+    assert (await client.post("/v1/completions", json={**body, "prompt": [1]})).status_code == 400
+    assert "insert" in (await client.get("/v1/models/fake")).json()["capabilities"]
+
+
 async def test_malformed_prompts_are_refused_by_name(client: Any) -> None:
-    for prompt in (None, [], 5, [1, "a"], [[]], [[1.5]], {"a": 1}, [99999], [-1], [[True]]):
+    for prompt in (None, [], 5, [1, "a"], [[]], [[1.5]], {"a": 1}, [99999], [-1], [[True]], ["x"] * 2000):
         assert "prompt" in (await refuse(client, prompt=prompt))["param"]
 
 

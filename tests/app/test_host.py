@@ -1,0 +1,173 @@
+"""ModelHost without a server: loading, waiting, unloading."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.errors import ModelFailed, ModelLoading
+from app.host import ModelHost
+from engine.errors import EngineDead, ModelLoadError
+from engine.stats import EngineCounters, EngineStats
+
+
+class FakeEngine:
+    """Answers the questions that the host asks."""
+
+    info: Any = None
+
+    def __init__(self) -> None:
+        self.n_running = 0
+        self.dead = False
+        self.closed = False
+
+    async def stats(self) -> EngineStats:
+        if self.dead:
+            raise EngineDead("gone")
+        sizes = dict.fromkeys(("n_waiting", "n_blocks", "n_free", "n_cached", "n_shared", "n_used", "block_size"), 0)
+        return EngineStats(time_s=0.0, n_running=self.n_running, counters=EngineCounters(), **sizes)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Loads:
+    """A loader that waits for `go`; `engines` are those it made."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.engines: list[FakeEngine] = []
+        self.n_begun = 0
+        self.error: Exception | None = None
+
+    async def __call__(self, progress: Any) -> Any:
+        self.n_begun += 1
+        progress(1, 2)
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        self.engines.append(FakeEngine())
+        return self.engines[-1]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.host._WATCH_S", 0.005)
+
+
+async def reach(host: ModelHost, state: str) -> None:
+    async with asyncio.timeout(5):
+        while host.state != state:
+            await asyncio.sleep(0.002)
+
+
+async def test_start_returns_while_the_model_loads() -> None:
+    loads = Loads()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await asyncio.sleep(0)
+    with pytest.raises(ModelLoading) as loading:
+        await host.acquire()
+    assert loading.value.retry_after_s >= 1 and host.progress == 0.5
+    loads.go.set()
+    await reach(host, "ready")
+    assert await host.acquire() is loads.engines[0] is host.current
+    await host.close()
+    assert loads.engines[0].closed
+
+
+async def test_every_new_engine_is_announced(quick: None) -> None:
+    loads, seen = Loads(), []
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    host.on_ready.append(seen.append)
+    await host.start()
+    await reach(host, "ready")
+    await host.unload()
+    await host.acquire()
+    assert seen == loads.engines and len(seen) == 2
+    await host.close()
+
+
+async def test_requests_that_find_the_model_unloaded_wait_for_one_load() -> None:
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "ready")
+    await host.unload()
+    loads.go.clear()
+    waiting = [asyncio.create_task(host.acquire()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    assert host.state == "loading" and not any(task.done() for task in waiting)
+    loads.go.set()
+    assert await asyncio.gather(*waiting) == [loads.engines[1]] * 3 and loads.n_begun == 2
+    await host.close()
+
+
+async def test_a_request_that_leaves_does_not_stop_the_load_it_began() -> None:
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "ready")
+    await host.unload()
+    loads.go.clear()
+    waiting = asyncio.create_task(host.acquire())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    loads.go.set()
+    await reach(host, "ready")
+    await host.close()
+
+
+async def test_a_failed_load_says_why() -> None:
+    loads = Loads()
+    loads.error = ModelLoadError("The file is damaged.", "Download it again.")
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "failed")
+    with pytest.raises(ModelFailed, match="damaged"):
+        await host.acquire()
+    await host.close()
+
+
+async def test_a_model_at_work_is_not_idle(quick: None) -> None:
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m", idle_timeout_s=0.05)
+    await host.start()
+    await reach(host, "ready")
+    loads.engines[0].n_running = 1
+    await asyncio.sleep(0.15)
+    assert host.state == "ready"
+    loads.engines[0].n_running = 0
+    await reach(host, "unloaded")
+    await host.close()
+
+
+async def test_a_dead_engine_is_replaced(quick: None) -> None:
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "ready")
+    loads.engines[0].dead = True
+    async with asyncio.timeout(5):
+        while len(loads.engines) < 2:
+            await asyncio.sleep(0.005)
+    await reach(host, "ready")
+    assert host.current is loads.engines[1]
+    await host.close()
+
+
+async def test_closing_while_the_model_loads_ends_the_load() -> None:
+    loads = Loads()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await asyncio.sleep(0)
+    await host.close()
+    assert loads.engines == [] and host.current is None
