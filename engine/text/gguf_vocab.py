@@ -104,9 +104,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     matched = sorted({i for i in special if types[i] != _UNUSED} | plain.keys())
     core.add_tokens([AddedToken(tokens[i], special=i in special, normalized=False) for i in matched])
 
-    fim = fim_tokens(
-        id_of.get, {role: i for role, key in _FIM_KEYS.items() if (i := meta.token_id(key, n_tokens)) is not None}
-    )
+    fim = fim_tokens(id_of.get, {role: i for role, key in _FIM_KEYS.items() if (i := meta.token_id(key, n_tokens)) is not None})
     eot, eom = meta.token_id("eot_token_id", n_tokens), meta.token_id("eom_token_id", n_tokens)
     return Vocabulary(
         core=core,

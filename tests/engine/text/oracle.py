@@ -1,4 +1,4 @@
-"""What tokenizers are compared with: transformers' conversion of the same GGUF, made once and cached (it takes up to a minute)."""
+"""What tokenizers are compared with: transformers' conversion of the same GGUF, made once and cached (it takes a minute)."""
 
 from __future__ import annotations
 

@@ -25,9 +25,7 @@ def run(pieces: list[str], stops: list[str], include: bool = False) -> tuple[str
     return text + watch.flush(), watch.matched
 
 
-@given(
-    st.lists(st.text("abc", max_size=4), max_size=12), st.lists(st.text("abc", max_size=4), max_size=4), st.booleans()
-)
+@given(st.lists(st.text("abc", max_size=4), max_size=12), st.lists(st.text("abc", max_size=4), max_size=4), st.booleans())
 def test_the_result_is_that_of_a_search_in_the_whole_text(pieces, stops, include):
     whole = "".join(pieces)
     match = first_completed(whole, stops)
