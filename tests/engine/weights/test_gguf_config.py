@@ -1,0 +1,115 @@
+"""GGUF metadata turns into the configuration that llama.cpp would run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from engine.errors import ModelLoadError
+from engine.weights.config import ModelConfig
+from engine.weights.gguf_config import from_gguf
+
+SHAPES = {"token_embd.weight": (100, 64)}
+
+
+def _config(family: str = "llama", rope_factors: tuple[float, ...] | None = None, **changes: Any) -> ModelConfig:
+    fields: dict[str, Any] = {
+        "block_count": 7,
+        "context_length": 4096,
+        "embedding_length": 64,
+        "feed_forward_length": 128,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    if family == "gemma3":
+        fields["attention.sliding_window"] = 512
+    fields |= {name.replace("__", "."): value for name, value in changes.items()}
+    metadata = {"general.architecture": family} | {f"{family}.{name}": value for name, value in fields.items()}
+    return from_gguf(metadata, SHAPES, rope_factors, "x.gguf")
+
+
+def test_defaults_of_absent_keys() -> None:
+    config = _config()
+    assert (config.head_dim, config.rope.theta, config.rope.rotary_dim, config.rope.scaling) == (16, 10_000, 16, "none")
+    assert config.vocab_size == 100 and config.tie_embeddings and config.attention_scale == 0.25
+
+
+def test_linear_scaling_new_and_old() -> None:
+    for changes in ({"rope__scaling__type": "linear", "rope__scaling__factor": 8.0}, {"rope__scale_linear": 8.0}):
+        rope = _config(**changes).rope
+        assert (rope.scaling, rope.params) == ("linear", {"factor": 8.0})
+
+
+def test_yarn() -> None:
+    config = _config(rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=2048)
+    assert config.rope.scaling == "yarn" and config.max_position == 8192
+    assert config.rope.params["original_max_position_embeddings"] == 2048
+    assert math.isclose(config.rope.params["attention_factor"], 0.1 * math.log(4) + 1)
+
+
+def test_factors_win_over_scaling_keys() -> None:
+    assert _config(rope_factors=(1.0,) * 8, rope__scaling__type="linear").rope.scaling == "factors"
+
+
+def test_gemma_windows_period_flags_and_default() -> None:
+    assert _config("gemma3").windows == (512,) * 5 + (0, 512)
+    assert _config("gemma3", attention__sliding_window_pattern=2).windows == (512, 0, 512, 0, 512, 0, 512)
+    flags = [True, False, False, True, True, True, False]
+    assert _config("gemma3", attention__sliding_window_pattern=flags).windows == (512, 0, 0, 512, 512, 512, 0)
+
+
+def test_gemma_scaling_spares_the_layers_with_a_window() -> None:
+    config = _config("gemma3", rope__scaling__type="linear", rope__scaling__factor=8.0, rope__freq_base=1e6)
+    assert (config.rope.theta, config.rope.scaling) == (1e6, "linear")
+    assert config.local_rope is not None and (config.local_rope.theta, config.local_rope.scaling) == (1e4, "none")
+
+
+def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
+    config = _config("gemma3", block_count=62, attention__key_length=32)
+    assert config.attention_scale == 16**-0.5
+
+
+def test_end_ids_of_all_three_kinds() -> None:
+    metadata = {f"tokenizer.ggml.{name}_token_id": i for name, i in (("eos", 7), ("eot", 9), ("eom", 7))}
+    metadata |= {"general.architecture": "llama"}
+    metadata |= {f"llama.{name}": 4 for name in ("block_count", "context_length", "embedding_length", "feed_forward_length")}
+    metadata |= {"llama.attention.head_count": 1, "llama.attention.layer_norm_rms_epsilon": 1e-5}
+    assert from_gguf(metadata, SHAPES).eos_ids == (7, 9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "bert"}, "architecture bert"),
+        ({"block_count": 0}, "block_count is 0"),
+        ({"block_count": 10**9}, "block_count is 1000000000"),
+        ({"block_count": "7"}, "block_count is '7'"),
+        ({"block_count": True}, "block_count is True"),
+        ({"embedding_length": None}, "embedding_length is missing"),
+        ({"attention__head_count_kv": 3}, "does not divide"),
+        ({"attention__head_count_kv": [2, 2, 1]}, "differs from layer to layer"),
+        ({"attention__value_length": 8}, "value_length"),
+        ({"attention__layer_norm_rms_epsilon": float("nan")}, "layer_norm_rms_epsilon is nan"),
+        ({"rope__dimension_count": 17}, "cannot rotate in pairs"),
+        ({"rope__scaling__type": "longrope"}, "longrope"),
+        ({"family": "gemma3", "attention__sliding_window_pattern": [True]}, "1 flags for 7 layers"),
+        ({"rope_factors": (1.0,) * 7 + (0.0,)}, "rope_freqs"),
+    ],
+)
+def test_a_wrong_value_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message) as raised:
+        _config(**changes)
+    assert "x.gguf" in raised.value.message and raised.value.hint
+
+
+def test_a_file_without_embeddings_is_refused() -> None:
+    metadata = {"general.architecture": "llama"} | {f"llama.{name}": 4 for name in ("block_count", "embedding_length")}
+    with pytest.raises(ModelLoadError, match=r"token_embd\.weight is missing"):
+        from_gguf(metadata | {"llama.attention.head_count": 1}, {})
+
+
+def test_a_repeated_number_per_layer_is_one_number() -> None:
+    assert _config(attention__head_count_kv=[2] * 7).n_kv_heads == 2
