@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -45,7 +46,9 @@ def run(settings: Settings, sock: socket.socket) -> None:
     from app import log
     from app.asgi import create_app
     from app.host import ModelHost
+    from engine.weights.loader import open_checkpoint
 
+    open_checkpoint(model.path)  # a damaged or unsupported file ends the command; the server would outlive it
     log.configure(settings.serving.log_level)
     name = settings.serving.served_model_name or model.name
     serving = msgspec.structs.replace(settings.serving, served_model_name=name, port=sock.getsockname()[1])
@@ -69,7 +72,8 @@ def run(settings: Settings, sock: socket.socket) -> None:
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
     )
-    server.run(sockets=[sock])
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
+        server.run(sockets=[sock])
 
 
 def welcome(settings: Settings) -> str:

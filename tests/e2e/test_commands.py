@@ -128,3 +128,17 @@ def test_doctor_tries_the_model_and_says_which_kernels_ran() -> None:
     assert "256 tokens" in report["sections"]["model"]["fits"]
     assert any(name.startswith("paged_attention") for name in report["sections"]["kernels"])
     assert report["sections"]["versions"]["torch"].startswith("2.13.0")
+
+
+def test_a_damaged_model_ends_serve_at_once(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"no GGUF at all")
+    result = pagewell("serve", str(tmp_path / "bad.gguf"), "--port", "0")
+    assert result.returncode == 2
+    assert "not a GGUF file" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_ctrl_c_ends_serve_in_order() -> None:
+    terminal = Terminal("serve", str(models.smollm2()), "--port", "0", "--max-model-len", "256")
+    terminal.wait_for("Ctrl-C stops it")
+    terminal.type("\x03")
+    assert terminal.process.wait(30) == 0
