@@ -17,7 +17,8 @@ class Hosts:
     """The Host headers that are taken. A page whose own name resolves here (DNS rebinding) sends another one."""
 
     def __init__(self, serving: ServingSettings) -> None:
-        self._names = _LOCAL_NAMES | {name.lower() for name in serving.allowed_hosts} | {serving.host.lower()}
+        self._configured = {name.lower() for name in serving.allowed_hosts}
+        self._names = _LOCAL_NAMES | self._configured | {serving.host.lower()}
         self._from_outside = not is_loopback(serving.host)
         if self._from_outside:
             own = socket.gethostname().lower()
@@ -33,6 +34,15 @@ class Hosts:
         except ValueError:
             return False
         return self._from_outside or address.is_loopback  # an address cannot be rebound
+
+    def own_page(self, origin: str, header: str) -> bool:
+        """Whether `origin` is a page of this very server: of the name asked for, or of a configured one, since a proxy may
+        send another Host. The scheme is left out: a proxy may add TLS."""
+        try:
+            netloc = urlsplit(origin.lower()).netloc
+        except ValueError:
+            return False
+        return netloc != "" and (netloc == header.strip().lower() or _without_port(netloc) in self._configured)
 
 
 class Origins:
@@ -62,14 +72,6 @@ class Origins:
         if self._any or parts.scheme in self._schemes or f"{parts.scheme}://{parts.netloc}" in self._exact:
             return True
         return (parts.scheme, _without_port(parts.netloc, keep_brackets=True)) in self._any_port
-
-
-def same_origin(origin: str, host_header: str) -> bool:
-    """Whether a page of this very server calls. The scheme is left out: a proxy may add TLS."""
-    try:
-        return urlsplit(origin.lower()).netloc == host_header.strip().lower() != ""
-    except ValueError:
-        return False
 
 
 def _without_port(netloc: str, *, keep_brackets: bool = False) -> str:

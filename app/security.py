@@ -18,7 +18,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from litestar.utils import normalize_path
 
 from app.errors import ApiError
-from app.origins import Hosts, Origins, same_origin
+from app.origins import Hosts, Origins
 from app.settings import Settings
 
 MAX_BODY_BYTES = 64 << 20
@@ -44,6 +44,9 @@ _ALLOW_HEADER_PREFIXES = ("anthropic-", "openai-", "x-stainless-")
 _EXPOSE_HEADERS = b"x-request-id, x-should-retry, retry-after"
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
+_REMEDY_API = "Its setting cors_origins names those that may."
+_REMEDY_PAGE = "Behind a proxy, its setting allowed_hosts must hold the name that browsers use."
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -52,7 +55,6 @@ class _Caller:
     """What the headers say about where a request comes from."""
 
     origin: str
-    is_same_origin: bool
     is_allowed: bool
     """Same origin, a configured one, or no browser at all."""
 
@@ -100,15 +102,14 @@ class Guard:
     def _caller(self, headers: Mapping[str, str], host: str, *, is_api: bool) -> _Caller:
         origin = headers.get("origin", "")
         if not origin:
-            return _Caller("", True, headers.get("sec-fetch-site", "none") in ("none", "same-origin"))
-        same = same_origin(origin, host)
-        return _Caller(origin, same, same or (is_api and self._origins.allow(origin)))
+            return _Caller("", headers.get("sec-fetch-site", "none") in ("none", "same-origin"))
+        return _Caller(origin, self._hosts.own_page(origin, host) or (is_api and self._origins.allow(origin)))
 
     def _error(self, path: str, method: str, headers: Mapping[str, str], caller: _Caller, *, is_api: bool) -> ApiError | None:
         if method not in _SAFE_METHODS and not caller.is_allowed:
             return ApiError(
                 403,
-                f"Pages of {caller.origin or 'other sites'} may not call this server (see its setting cors_origins).",
+                f"Pages of {caller.origin or 'other sites'} may not call this server. {_REMEDY_API if is_api else _REMEDY_PAGE}",
                 "permission_error",
                 code="origin_not_allowed",
             )
@@ -171,9 +172,7 @@ def _wrong_host(host: str) -> ApiError:
 
 
 def _cors(caller: _Caller) -> Headers:
-    if not caller.origin:
-        return [(b"vary", b"Origin")]
-    if not caller.is_allowed:
+    if not caller.origin or not caller.is_allowed:
         return [(b"vary", b"Origin")]
     return [
         (b"access-control-allow-origin", caller.origin.encode("latin-1")),

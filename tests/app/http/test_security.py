@@ -97,6 +97,12 @@ async def test_the_chat_page_takes_orders_from_itself_only(client: Any) -> None:
     assert "access-control-allow-origin" not in page.headers
 
 
+async def test_the_chat_page_works_behind_a_proxy_whose_name_is_configured(serve: Any) -> None:
+    client = await serve(allowed_hosts=("llm.example",))
+    for origin, status in (("https://llm.example", 400), ("https://evil.example", 403)):
+        assert (await client.post("/ui/chats", data={}, headers={"origin": origin})).status_code == status
+
+
 async def test_a_preflight_is_answered_before_the_key_is_asked_for(serve: Any) -> None:
     client = await serve(api_key=KEY)
     headers = {
