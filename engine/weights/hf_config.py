@@ -158,9 +158,8 @@ def _stretched(rope: RopeConfig, max_position: int) -> int:
 def _windows(fields: Fields, family: str, n_layers: int) -> tuple[int, ...]:
     window = 0
     if family in ("gemma3", "mistral") or (family in ("qwen2", "qwen3") and fields.flag("use_sliding_window", False)):
-        # An explicit null in mistral's configuration says that there is no window; absence means the class's default.
-        absent = "sliding_window" not in fields.values
-        window = fields.integer("sliding_window", 4096 if absent or family != "mistral" else 0)
+        # An explicit null says that there is no window; absence means the default of the configuration class.
+        window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096)
     if not window:
         return (0,) * n_layers
     if family == "mistral":

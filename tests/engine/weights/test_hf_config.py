@@ -1,0 +1,164 @@
+"""config.json, as transformers 4 and 5 write it, means here what it means to transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from engine.errors import ModelLoadError
+from engine.weights.config import ModelConfig
+from engine.weights.hf_config import from_hf
+
+SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 5e5}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
+
+
+def _config(model_type: str = "llama", **settings: Any) -> ModelConfig:
+    return from_hf({"model_type": model_type, **SIZES, **settings}, "m/config.json")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("llama", {}),
+        ("llama", {"head_dim": 32, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("llama", {"eos_token_id": [1, 5, 9], "rms_norm_eps": 1e-5}),
+        ("mistral", {}),
+        ("mistral", {"sliding_window": None}),
+        ("mistral", {"sliding_window": 8, "head_dim": 32}),
+        ("qwen2", {"tie_word_embeddings": True}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 3}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": None}),
+        ("qwen3", {"head_dim": 48}),
+        ("qwen3", {"attention_bias": True, "use_sliding_window": True, "max_window_layers": 2}),
+        ("gemma3_text", {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 8}),
+        ("gemma3_text", {"tie_word_embeddings": False, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}),
+    ],
+)
+def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[str, Any]) -> None:
+    oracle = AutoConfig.for_model(model_type, **SIZES, **settings)
+    config = from_hf(oracle.to_dict())
+    assert config.family == model_type.removesuffix("_text")
+    assert (config.n_layers, config.n_heads, config.n_kv_heads) == (7, 4, 2)
+    assert config.head_dim == (getattr(oracle, "head_dim", None) or 16)
+    assert config.tie_embeddings == oracle.tie_word_embeddings
+    assert config.rms_eps == oracle.rms_norm_eps
+    eos = oracle.eos_token_id
+    assert config.eos_ids == (() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,))
+    types = getattr(oracle, "layer_types", None)
+    window = oracle.sliding_window or 0 if hasattr(oracle, "sliding_window") else 0
+    assert config.windows == (tuple(window if t == "sliding_attention" else 0 for t in types) if types else (window,) * 7)
+    assert config.attention_scale == (getattr(oracle, "query_pre_attn_scalar", None) or config.head_dim) ** -0.5
+    assert config.logit_soft_cap == (getattr(oracle, "final_logit_softcapping", None) or 0.0)
+    assert config.attn_soft_cap == (getattr(oracle, "attn_logit_softcapping", None) or 0.0)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text"])
+def test_absent_fields_have_the_defaults_of_transformers(model_type: str) -> None:
+    sizes = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"} | {"num_attention_heads": 32}
+    complete = AutoConfig.for_model(model_type, **sizes).to_dict()
+    assert from_hf({"model_type": model_type, "eos_token_id": complete["eos_token_id"], **sizes}) == from_hf(complete)
+
+
+def test_biases_by_family() -> None:
+    assert (_config("qwen2").attention_bias, _config("qwen2").attention_output_bias) == (True, False)
+    biased = _config("qwen3", attention_bias=True)
+    assert (biased.attention_bias, biased.attention_output_bias) == (True, True)
+    assert not _config("llama").attention_bias
+
+
+def test_rope_written_by_transformers_4_and_5() -> None:
+    old = _config(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0})
+    new = _config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5})
+    assert old.rope == new.rope
+    assert (old.rope.theta, old.rope.scaling, old.rope.params, old.max_position) == (5e5, "linear", {"factor": 2.0}, 8192)
+
+
+def test_rope_of_each_kind() -> None:
+    llama3 = _config(rope_theta=5e5, rope_scaling=LLAMA3)
+    assert llama3.rope.params == {name: value for name, value in LLAMA3.items() if name != "rope_type"}
+    assert llama3.max_position == 4096
+    yarn = _config(rope_parameters=YARN, max_position_embeddings=1024)
+    assert yarn.max_position == 4096
+    assert yarn.rope.params["beta_fast"] == 32 and yarn.rope.params["attention_factor"] is None and yarn.rope.params["truncate"]
+    dynamic = _config(rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    assert dynamic.rope.params == {"factor": 2.0, "original_max_position_embeddings": 4096}
+    half = _config(partial_rotary_factor=0.5)
+    assert (half.head_dim, half.rope.rotary_dim) == (16, 8)
+
+
+def test_gemma_rope_written_by_transformers_4_and_5() -> None:
+    old = _config("gemma3_text", rope_theta=1e6, rope_local_base_freq=2e4, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    parameters = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }
+    new = _config("gemma3_text", rope_parameters=parameters)
+    assert old == new
+    assert old.rope.scaling == "linear" and old.local_rope is not None
+    assert (old.local_rope.theta, old.local_rope.scaling, old.max_position) == (2e4, "none", 4096)
+
+
+def test_gemma_windows_follow_an_older_files_period() -> None:
+    assert _config("gemma3_text", sliding_window=8, sliding_window_pattern=3).windows == (8, 8, 0, 8, 8, 0, 8)
+
+
+def test_the_text_half_of_a_gemma_that_sees() -> None:
+    config = from_hf(
+        {"model_type": "gemma3", "text_config": {"hidden_size": 64, "num_hidden_layers": 7}, "eos_token_id": [1, 106]}
+    )
+    assert (config.family, config.hidden_size, config.n_layers, config.n_heads, config.vocab_size) == (
+        "gemma3",
+        64,
+        7,
+        8,
+        262_208,
+    )
+    assert config.eos_ids == (1, 106)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model_type": "mixtral"}, "type mixtral are not supported"),
+        ({"model_type": None}, "model_type is missing"),
+        ({"hidden_size": "64"}, "hidden_size is '64'"),
+        ({"hidden_size": -1}, "hidden_size is -1"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"num_key_value_heads": 3}, "does not divide 4"),
+        ({"hidden_act": "relu"}, "hidden_act is relu"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps is 0"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type is longrope"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
+        ({"rope_scaling": "linear"}, "expected an object"),
+        ({"partial_rotary_factor": 0.2}, "cannot rotate in pairs"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"tie_word_embeddings": "yes"}, "expected true or false"),
+        ({"quantization_config": {"quant_method": "awq"}}, r"quantised \(awq\)"),
+        ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention"]}, "list of 7"),
+        ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["ring"] * 7}, "list of 7"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "causal"),
+        ({"model_type": "gemma3"}, "text_config is missing"),
+    ],
+)
+def test_a_wrong_value_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message) as raised:
+        _config(**{"model_type": "llama", **settings})
+    assert "m/config.json" in raised.value.message and raised.value.hint

@@ -1,0 +1,97 @@
+"""Filling a model: every slot once, every tensor used, progress that ends, and errors that name tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+
+from engine.errors import ModelLoadError
+from engine.weights.loader import fill, open_checkpoint
+from kernels.ops import Weight
+from tests import models
+from tests.engine.weights.gguf_writer import tiny_llama
+
+
+@dataclass
+class OneSlot:
+    shape: tuple[int, ...]
+    values: list[Weight | torch.Tensor] = field(default_factory=list)
+
+    def fill(self, value: Weight | torch.Tensor) -> None:
+        self.values.append(value)
+
+
+class Model:
+    """Slots for all tensors of a checkpoint, to be changed by a test."""
+
+    def __init__(self, checkpoint) -> None:
+        self.slots = {name: OneSlot(checkpoint.shape(name)) for name in checkpoint.names()}
+
+    def parameters(self) -> dict[str, OneSlot]:
+        return self.slots
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_llama().bytes())
+    return open_checkpoint(path)
+
+
+def test_every_slot_is_filled_once_and_progress_ends_at_the_total() -> None:
+    checkpoint = open_checkpoint(models.smollm2())
+    model, reports = Model(checkpoint), []
+    fill(model, checkpoint, progress=lambda done, total: reports.append((done, total)))
+    assert all(len(slot.values) == 1 for slot in model.slots.values())
+    assert model.slots["model.layers.0.mlp.up_proj.weight"].values[0].qtype == "Q4_1"
+    assert model.slots["model.norm.weight"].values[0].dtype == torch.float32
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    assert reports[-1] == (checkpoint.n_bytes, checkpoint.n_bytes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_quantisation_matrices_are_dense(dtype: torch.dtype) -> None:
+    checkpoint = open_checkpoint(models.smollm2())
+    name = "model.layers.0.mlp.down_proj.weight"
+    model = Model(checkpoint)
+    model.slots = {name: slot for name, slot in model.slots.items() if "embed" not in name}
+    checkpoint._sources.pop("model.embed_tokens.weight")  # the largest one; without it the test is quick
+    fill(model, checkpoint, quantization="none", dtype=dtype)
+    weight = model.slots[name].values[0]
+    expected = gguf.quants.dequantize(checkpoint.weight(name).data.numpy(), gguf.GGMLQuantizationType.Q4_1)
+    assert weight.qtype == {torch.float32: "F32", torch.bfloat16: "BF16"}[dtype]
+    assert torch.equal(weight.data, torch.from_numpy(expected).to(dtype))
+
+
+def test_missing_unused_and_misshapen_tensors_are_all_named(checkpoint) -> None:
+    model = Model(checkpoint)
+    model.slots["model.layers.1.mlp.up_proj.weight"] = OneSlot((96, 64))
+    model.slots["model.norm.weight"].shape = (65,)
+    del model.slots["model.layers.0.mlp.down_proj.weight"]
+    with pytest.raises(ModelLoadError) as raised:
+        fill(model, checkpoint)
+    assert "model.layers.1.mlp.up_proj.weight is missing" in raised.value.message
+    assert "model.layers.0.mlp.down_proj.weight has no place in the model" in raised.value.message
+    assert "model.norm.weight [64] instead of [65] has another shape" in raised.value.message
+    assert str(checkpoint.path) in raised.value.message and raised.value.hint
+    assert not any(slot.values for slot in model.slots.values())
+
+
+def test_a_tied_output_matrix_may_be_there_too(tmp_path: Path) -> None:
+    from tests.engine.models import tiny
+
+    tiny.saved(tmp_path, "llama", tie_word_embeddings=False)
+    config = tmp_path / "config.json"
+    checkpoint = open_checkpoint(tmp_path)
+    model = Model(checkpoint)
+    del model.slots["lm_head.weight"]
+    with pytest.raises(ModelLoadError, match=r"lm_head\.weight has no place"):
+        fill(model, checkpoint)
+    config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    reports = []
+    fill(model, open_checkpoint(tmp_path), progress=lambda done, total: reports.append((done, total)))
+    assert reports[-1][0] == reports[-1][1]
