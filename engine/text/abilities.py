@@ -7,6 +7,8 @@ come out, in order.
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +30,7 @@ class Abilities:
     late_system: bool
     """A system message in mid-conversation is rendered where it stands."""
     developer: bool
-    """The template knows the role developer as something other than system."""
+    """The template names the role developer, so first messages of that role keep it."""
     repeats: bool
     """Two messages of one role may follow each other."""
     assistant_first: bool
@@ -39,6 +41,8 @@ class Abilities:
     """An assistant's calls are rendered."""
     tool_results: bool
     """Messages of role tool are rendered."""
+    bare_calls: bool
+    """An assistant's calls are rendered only where its content is null."""
     argument_objects: bool
     """Arguments of calls are wanted as objects, not as JSON text."""
     broken_arguments: bool
@@ -60,7 +64,8 @@ def find_abilities(render: _Render, source: str) -> Abilities:
     system = shows(("system", "Sierra1"), ("user", "Alpha1"))
     start = [("system", "Sierra1")] if system else []
     talk = [*start, ("user", "Alpha1"), ("assistant", "Bravo1")]
-    calls, results, objects, call_id = _find_calls(render, parts)
+    form = _find_call_form(render, parts)
+    results = [("user", "Alpha1"), ("assistant", "Bravo1"), ("tool", "Romeo1")]
     return Abilities(
         content_parts=parts,
         system=system,
@@ -72,11 +77,12 @@ def find_abilities(render: _Render, source: str) -> Abilities:
         and shows(*talk, ("assistant", "Bravo2"), ("user", "Alpha2"), words="Bravo1 Bravo2 Alpha2"),
         assistant_first=shows(*start, ("assistant", "Bravo1"), ("user", "Alpha1"), words="Bravo1 Alpha1"),
         tools=_shows(render([_say("user", "Alpha1", parts=parts)], tools=[_TOOL]), "tango_tool"),
-        tool_calls=calls,
-        tool_results=results,
-        argument_objects=objects,
-        broken_arguments=_shows(render(_call_turns("Kilo1", call_id, parts), tools=[_TOOL]), "Kilo1"),
-        short_call_ids=len(call_id) == 9,
+        tool_calls=form is not None,
+        tool_results=_shows(form.render(render, _ARGUMENTS), "Romeo1") if form else shows(*results),
+        bare_calls=form is not None and form.content is None,
+        argument_objects=form is not None and form.objects,
+        broken_arguments=form is not None and _shows(form.render(render, "Kilo1"), "Kilo1"),
+        short_call_ids=form is not None and form.call_id == _SHORT_ID,
     )
 
 
@@ -90,25 +96,41 @@ _TOOL = {
 }
 
 
-def _find_calls(render: _Render, parts: bool) -> tuple[bool, bool, bool, str]:
-    """Are calls rendered? And their results? Are arguments wanted as objects? And a call id that is taken."""
-    long_id, short_id = "call_0123456789abcdef", "call00001"
-    for call_id in (long_id, short_id):
-        for arguments, key in (({"key1": "value1"}, "key1"), ('{"key1": "value1"}', '"key1"')):
-            text = render(_call_turns(arguments, call_id, parts), tools=[_TOOL])
-            if text and _shows(text, "Alpha1", "tango_tool", key, "value1") and "{'key1'" not in text:
-                return True, _shows(text, "Romeo1"), isinstance(arguments, dict), call_id
-    turns = [_say(role, text, parts=parts) for role, text in (("user", "Alpha1"), ("assistant", "Bravo1"), ("tool", "Romeo1"))]
-    return False, _shows(render(turns), "Romeo1"), False, long_id
+_ARGUMENTS = {"key1": "value1"}
+_LONG_ID, _SHORT_ID = "call_0123456789abcdef", "call00001"
 
 
-def _call_turns(arguments: Any, call_id: str, parts: bool) -> list[dict[str, Any]]:
-    call = {"id": call_id, "type": "function", "function": {"name": "tango_tool", "arguments": arguments}}
-    return [
-        _say("user", "Alpha1", parts=parts),
-        {**_say("assistant", "", parts=parts), "tool_calls": [call]},
-        {**_say("tool", "Romeo1", parts=parts), "tool_call_id": call_id, "name": "tango_tool"},
-    ]
+@dataclass(slots=True, frozen=True)
+class _CallForm:
+    """One way to write an assistant's call and its result."""
+
+    call_id: str
+    content: Any
+    objects: bool
+    parts: bool
+
+    def render(self, render: _Render, arguments: Any) -> str | None:
+        if arguments is _ARGUMENTS and not self.objects:
+            arguments = json.dumps(arguments)
+        call = {"id": self.call_id, "type": "function", "function": {"name": "tango_tool", "arguments": arguments}}
+        turns = [
+            _say("user", "Alpha1", parts=self.parts),
+            {"role": "assistant", "content": self.content, "tool_calls": [call]},
+            {**_say("tool", "Romeo1", parts=self.parts), "tool_call_id": self.call_id, "name": "tango_tool"},
+        ]
+        return render(turns, tools=[_TOOL])
+
+
+def _find_call_form(render: _Render, parts: bool) -> _CallForm | None:
+    """The first form in which name and arguments of a call come out; None where the template leaves calls out."""
+    contents = (_say("assistant", "", parts=parts)["content"], None)
+    for call_id, content, objects in itertools.product((_LONG_ID, _SHORT_ID), contents, (True, False)):
+        form = _CallForm(call_id, content, objects, parts)
+        text = form.render(render, _ARGUMENTS)
+        key = "key1" if objects else '"key1"'
+        if text and _shows(text, "Alpha1", "tango_tool", key, "value1") and "{'key1'" not in text:
+            return form
+    return None
 
 
 def _say(role: str, text: str, *, parts: bool = False) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def normalise(messages: Sequence[Mapping[str, Any]], abilities: Abilities) -> li
     if not result:
         raise TemplateError("There are no messages.", "Send at least one message.")
     result = list(_place_systems(result, abilities))
-    result = [_spell_tools(message, abilities) for message in result]
+    result = [spelt for message in result for spelt in _spell_tools(message, abilities)]
     if not abilities.repeats:
         result = _merge_neighbours(result)
     first = next((i for i, message in enumerate(result) if message["role"] not in _SYSTEM_ROLES), 0)
@@ -123,7 +123,7 @@ def _argument_text(arguments: Any) -> str:
 def _place_systems(messages: list[Message], abilities: Abilities) -> Iterator[Message]:
     """System and developer messages where they stand, in the form the template takes there."""
     n_leading = next((i for i, m in enumerate(messages) if m["role"] not in _SYSTEM_ROLES), len(messages))
-    leading = [{**m, "role": _system_role(m, abilities)} for m in messages[:n_leading]]
+    leading = [m if abilities.developer else {**m, "role": "system"} for m in messages[:n_leading]]
     if abilities.system and not abilities.several_systems and leading:
         leading = [functools.reduce(_joined, leading)]
     for message in leading:
@@ -132,23 +132,27 @@ def _place_systems(messages: list[Message], abilities: Abilities) -> Iterator[Me
         if message["role"] not in _SYSTEM_ROLES:
             yield message
         elif abilities.late_system:
-            yield {**message, "role": _system_role(message, abilities)}
+            yield {**message, "role": "system"}
         else:
             yield {**message, "role": "user", "content": f"<system>\n{message['content']}\n</system>"}
 
 
-def _system_role(message: Message, abilities: Abilities) -> str:
-    return message["role"] if abilities.developer else "system"
-
-
-def _spell_tools(message: Message, abilities: Abilities) -> Message:
+def _spell_tools(message: Message, abilities: Abilities) -> Iterator[Message]:
     """Calls and results as text where the template would drop them, in the form that Hermes and Qwen models use."""
+    content, calls = message["content"], message.get("tool_calls")
     if message["role"] == "tool" and not abilities.tool_results:
-        return {**message, "role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
-    if "tool_calls" not in message or abilities.tool_calls:
-        return message
-    content = "\n".join(filter(None, [message["content"], *map(_call_text, message["tool_calls"])]))
-    return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": content}
+        yield {**message, "role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    elif calls and not abilities.tool_calls:
+        yield _without_calls(message) | {"content": "\n".join(filter(None, [content, *map(_call_text, calls)]))}
+    elif calls and content and abilities.bare_calls:
+        yield _without_calls(message)
+        yield {"role": message["role"], "content": "", "tool_calls": calls}
+    else:
+        yield message
+
+
+def _without_calls(message: Message) -> Message:
+    return {key: value for key, value in message.items() if key != "tool_calls"}
 
 
 def _call_text(call: Message) -> str:
@@ -179,6 +183,8 @@ def _shape(message: Message, abilities: Abilities) -> Message:
     if abilities.content_parts:
         result["content"] = [{"type": "text", "text": message["content"]}]
     if "tool_calls" in message:
+        if abilities.bare_calls:
+            result["content"] = None
         result["tool_calls"] = [_shape_call(call, abilities) for call in message["tool_calls"]]
     if abilities.short_call_ids and isinstance(message.get("tool_call_id"), str):
         result["tool_call_id"] = _short_id(message["tool_call_id"])

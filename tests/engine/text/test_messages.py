@@ -60,8 +60,13 @@ ONE_SYSTEM = ChatTemplate(
 KNOWS_DEVELOPER = ChatTemplate(
     "{# system, developer, user #}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ '\n' }}{% endfor %}"
 )
+BARE_CALLS = ChatTemplate(
+    "{% for m in messages %}[{{ m.role }}]{% if m.content is none %}"
+    "{% for c in m.tool_calls %}{{ ' CALL ' + c.function.name + ' ' + c.function.arguments }}{% endfor %}"
+    "{% else %} {{ m.content }}{% endif %}{{ '\n' }}{% endfor %}"
+)
 EVERY = [
-    CHATML, ALTERNATING, NO_SYSTEM, HOISTING, PARTS_ONLY, STRING_ARGUMENTS, PARAMETERS, ONE_SYSTEM, KNOWS_DEVELOPER,
+    CHATML, ALTERNATING, NO_SYSTEM, HOISTING, PARTS_ONLY, STRING_ARGUMENTS, PARAMETERS, ONE_SYSTEM, KNOWS_DEVELOPER, BARE_CALLS,
     ChatTemplate(None),
 ]  # fmt: skip
 
@@ -135,7 +140,7 @@ def test_what_cannot_be_used_is_named(messages, param, words):
 def test_late_system_messages_stay_where_they_are():
     talk = [say("system", "S"), say("user", "A"), say("assistant", "B"), say("developer", "late"), say("user", "C")]
     assert lines(CHATML, *talk) == ["[system] S", "[user] A", "[assistant] B", "[system] late", "[user] C"]
-    assert lines(KNOWS_DEVELOPER, *talk)[3] == "[developer] late"
+    assert lines(KNOWS_DEVELOPER, say("developer", "D"), *talk[1:])[::3] == ["[developer] D", "[system] late"]
     as_user = ["<sys>S</sys>", "[user] A", "[assistant] B", "[user] <system>", "late", "</system>"]
     assert lines(HOISTING, *talk) == [*as_user, "[user] C"]
     assert lines(ALTERNATING, *talk) == [*as_user, "", "C"]
@@ -213,6 +218,12 @@ def test_calls_and_results_are_never_lost(template):
     for word in ("A", "search", "key", "value", "first", "second"):
         assert word in text
         text = text[text.index(word) + len(word) :]
+
+
+def test_calls_stand_alone_where_the_template_looks_for_null_content():
+    said = say("assistant", "Let me see.", tool_calls=[call('{"a": 1}')])
+    assert lines(BARE_CALLS, said) == ["[assistant] Let me see.", '[assistant] CALL f {"a": 1}']
+    assert lines(CHATML, said) == ['[assistant] Let me see. CALL f {"a": 1}']
 
 
 def test_ids_are_shortened_where_the_template_insists_and_still_match():
