@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 
 from tui.feed.client import FeedClient, FeedError
+from tui.once import parse, print_frame, snapshot
 from tui.terminal import has_light_background
 
 
@@ -15,9 +16,14 @@ def run(url: str, api_key: str | None = None, *, readonly: bool = False, once: b
 
     once: print one snapshot and return. as_json: print it as the server's JSON (means once).
     """
-    client = FeedClient(url, api_key)
-    if once or as_json:
-        return _print_once(client, as_json)
+    try:
+        client = FeedClient(url, api_key)
+        if once or as_json:
+            _print_once(client, as_json)
+            return 0
+    except FeedError as error:
+        print(error, "Start a server with `pagewell serve`, or name another one with --url.", sep="\n", file=sys.stderr)
+        return 1
     from tui.dashboard import Dashboard  # Textual takes a moment that scripts need not wait for
 
     app = Dashboard(client, readonly=readonly, light=has_light_background())
@@ -25,17 +31,10 @@ def run(url: str, api_key: str | None = None, *, readonly: bool = False, once: b
     return app.return_code or 0
 
 
-def _print_once(client: FeedClient, as_json: bool) -> int:
-    from tui.once import parse, print_frame, snapshot
-
-    try:
-        data = snapshot(client)
-        frame = parse(data)
-    except FeedError as error:
-        print(error, "Start a server with `pagewell serve`, or name another one with --url.", sep="\n", file=sys.stderr)
-        return 1
+def _print_once(client: FeedClient, as_json: bool) -> None:
+    data = snapshot(client)
+    frame = parse(data)
     if as_json:
         sys.stdout.write(data.decode() + "\n")
     else:
         print_frame(frame, Console(highlight=False))
-    return 0

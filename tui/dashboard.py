@@ -68,11 +68,11 @@ class Dashboard(App[None]):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = LIGHT_THEME if light else DARK_THEME
-        self._client = client
+        self.client = client
         self._readonly = readonly
         self._rate = RATES[-1]
         self._frozen = False
-        self._spot: int | None = None
+        self.spot: int | None = None
         self._hues = Hues(len(DARK.owners))
         self._painted: tuple[object, ...] = ()
         self._shown: Frame | None = None
@@ -87,7 +87,7 @@ class Dashboard(App[None]):
         return self.screen_stack[0]
 
     def compose(self) -> ComposeResult:
-        yield HeaderLine(self._client.url)
+        yield HeaderLine(self.client.url)
         with Vertical(id="body"):
             with Horizontal(id="cards"):
                 yield Throughput()
@@ -103,11 +103,11 @@ class Dashboard(App[None]):
     def on_mount(self) -> None:
         self._main.query_one(RequestTable).focus()
         self._paint_timer = self.set_interval(1 / self._rate, self.paint)
-        self.run_worker(self._client.run(), name="feed", exit_on_error=True)
+        self.run_worker(self.client.run(), name="feed", exit_on_error=True)
         self.paint()
 
     async def on_unmount(self) -> None:
-        await self._client.close()
+        await self.client.close()
 
     def on_resize(self) -> None:
         self._painted = ()
@@ -115,18 +115,18 @@ class Dashboard(App[None]):
 
     def paint(self) -> None:
         """Show the newest frame, unless it is on the screen already."""
-        frame, connection = self._client.state.frame, self._client.connection
+        frame, connection = self.client.state.frame, self.client.connection
         if self._frozen and self._shown is not None:
             frame = self._shown
         ready = frame is not None and frame.model.state == "ready" and connection.state == "live"
-        look = (frame, connection, self._frozen, self._rate, self._spot, self.theme, self.size)
+        look = (frame, connection, self._frozen, self._rate, self.spot, self.theme, self.size)
         if look == self._painted:
             return
         self._painted = look
         self._main.set_class(not ready, "notice")
         self._main.query_one(HeaderLine).show(frame, connection, frozen=self._frozen, rate=self._rate)
         if connection.state != "live":
-            self._main.query_one(Notice).show_connection(connection, self._client.url)
+            self._main.query_one(Notice).show_connection(connection, self.client.url)
         elif frame is not None and not ready:
             self._main.query_one(Notice).show_model(frame)
         elif frame is not None:
@@ -135,15 +135,15 @@ class Dashboard(App[None]):
     def _show(self, frame: Frame) -> None:
         self._shown = frame
         self._hues.update(row.uid for row in frame.requests if row.live)
-        if self._spot is not None and self._hues.get(self._spot) is None:
-            self._spot = None
-        self._main.query_one(Throughput).show(frame, self._client.state.history)
+        if self.spot is not None and self._hues.get(self.spot) is None:
+            self.spot = None
+        self._main.query_one(Throughput).show(frame, self.client.state.history)
         self._main.query_one(LatencyCard).show(frame)
         self._main.query_one(MemoryCard).show(frame)
         block_map = self._main.query_one(BlockMap)
         block_map.max_rows = next(rows for height, rows in _MAP_ROWS if self.size.height >= height)
-        block_map.show(frame, self._hues, self._spot)
-        self._main.query_one(Owners).show(frame, self._hues, self._spot)
+        block_map.show(frame, self._hues, self.spot)
+        self._main.query_one(Owners).show(frame, self._hues, self.spot)
         self._main.query_one(RequestTable).show(frame, self._hues)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -192,15 +192,15 @@ class Dashboard(App[None]):
     def action_spot(self) -> None:
         row = self._main.query_one(RequestTable).selected
         if row is not None:
-            self._spot = None if self._spot == row.uid or not row.live else row.uid
+            self.spot = None if self.spot == row.uid or not row.live else row.uid
             self.paint()
 
     def action_next_spot(self, step: int) -> None:
         uids = sorted({row.uid for row in self._shown.requests if row.live and row.n_blocks}) if self._shown else []
         if uids and self._main.query_one(BlockMap).roomy:
             # From no spotlight on, the first step leads to the first or the last request.
-            place = uids.index(self._spot) + step if self._spot in uids else min(step, 0)
-            self._spot = uids[place % len(uids)]
+            place = uids.index(self.spot) + step if self.spot in uids else min(step, 0)
+            self.spot = uids[place % len(uids)]
             self.paint()
 
     def action_clear(self) -> None:
@@ -208,7 +208,7 @@ class Dashboard(App[None]):
         if entry.has_class("-open") or entry.value:
             entry.value = ""
             self._close_filter()
-        self._spot = None
+        self.spot = None
         self.paint()
 
     def action_theme(self) -> None:
@@ -243,7 +243,7 @@ class Dashboard(App[None]):
             if not yes:
                 return
             try:
-                await self._client.abort(row.uid)
+                await self.client.abort(row.uid)
             except FeedError as error:
                 self.notify(str(error), title="Not aborted", severity="error", markup=False)
             else:
@@ -253,7 +253,7 @@ class Dashboard(App[None]):
         self.push_screen(Confirm(f"Abort {plain(columns.name(row), 40)}?", what), act)
 
     def _why_no_abort(self) -> str:
-        frame = self._client.state.frame
+        frame = self.client.state.frame
         if self._readonly:
             return "this dashboard is read-only"
         if frame is not None and frame.control == "readonly":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 NONE = "–"
 """Shown where there is no value yet."""
@@ -11,7 +9,7 @@ NONE = "–"
 
 def clean(text: str) -> str:
     """A stranger's text without control and formatting characters."""
-    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") else c for c in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def plain(text: str, width: int) -> str:

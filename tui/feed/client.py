@@ -36,7 +36,7 @@ class FeedError(Exception):
 
 
 class FeedClient:
-    """Keeps `state` as new as the server's frames, and `connection` true."""
+    """Keeps `state` as new as the server's frames, and `connection` true. Raises FeedError for a url that is none."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class FeedClient:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = _checked(url)
         self.state = FeedState()
         self.connection = Connection("connecting")
         self._sleep = sleep
@@ -70,7 +70,7 @@ class FeedClient:
                         was_live, n_tries = True, 0
                         self.connection = Connection("live")
                 problem = Connection("lost", "the server closed the feed")
-            except (httpx.HTTPError, httpx.InvalidURL, SSEError, msgspec.MsgspecError, UnicodeDecodeError, FeedError) as error:
+            except (httpx.HTTPError, SSEError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 problem = _diagnose(error, was_live)
             retry_s = _BACK_OFF_S[min(n_tries, len(_BACK_OFF_S) - 1)]
             n_tries += 1
@@ -102,17 +102,25 @@ class FeedClient:
             response.raise_for_status()
         except httpx.HTTPStatusError as error:
             raise FeedError(_server_message(error.response)) from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.HTTPError as error:
             raise FeedError(f"Nothing answers at {self.url} ({_reason(error)}).") from error
         return response
 
 
+def _checked(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+        valid = parsed.scheme in ("http", "https") and parsed.host and (parsed.port or 1) < 1 << 16
+    except httpx.InvalidURL:
+        valid = False
+    if not valid:
+        raise FeedError(f"{url!r} is no address of a server; it should look like http://127.0.0.1:8000.")
+    return url.rstrip("/")
+
+
 def is_loopback(url: str) -> bool:
     """Whether the URL's host is this machine."""
-    try:
-        host = httpx.URL(url).host
-    except httpx.InvalidURL:
-        return False
+    host = httpx.URL(url).host
     if host == "localhost":
         return True
     try:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.content import Content
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
-from tui import shade, text
+from tui import shade
 from tui.blocks import EMPTY, Place, blocks_per_place, places
 from tui.feed.model import CACHED, FREE, SHARED, USED, Frame
 from tui.hues import Hues
@@ -23,10 +24,6 @@ class Layout(NamedTuple):
     per_place: int
     per_cell: int
     cells: int
-
-    @property
-    def places_per_cell(self) -> float:
-        return self.per_cell / self.cells
 
 
 def layout(n_blocks: int, width: int, height: int, *, mono: bool, roomy: bool) -> Layout:
@@ -59,8 +56,6 @@ class BlockMap(Painted):
         self._layout = Layout(1, 2, 1)
         self._rows: list[tuple[tuple[Place, int | None], ...]] = []
         self._n_rows_wanted = 0
-        self.n_painted = 0
-        """Rows painted since the start, for tests and the curious."""
 
     def on_mount(self) -> None:
         self.border_title = "KV blocks"
@@ -75,12 +70,11 @@ class BlockMap(Painted):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As many rows as the pool needs at this width, max_rows at most."""
-        per_row = width if self.mono else 2 * width
         n_blocks = self._frame.totals.n_blocks if self._frame else 0
-        return max(1, min(self.max_rows, -(-n_blocks // max(1, per_row))))
+        wanted = layout(n_blocks, width, self.max_rows, mono=self.mono, roomy=False)
+        return max(1, -(-n_blocks // max(1, wanted.per_place * wanted.per_cell * width)))
 
     def render_line(self, y: int) -> Strip:
-        self.n_painted += 1
         width = self.content_size.width
         row = self._rows[y] if y < len(self._rows) else ()
         segments: list[Segment] = []
@@ -116,11 +110,9 @@ class BlockMap(Painted):
             self.refresh(layout=True)
         self._layout = layout(n_blocks, width, height, mono=self.mono, roomy=self.roomy)
         per_row = width // self._layout.cells * self._layout.per_cell
-        flat = [
-            (place, self._hues.get(place.owner)) for place in places(frame.blocks, self._layout.per_place)
-        ]
+        flat = [(place, self._hues.get(place.owner)) for place in places(frame.blocks, self._layout.per_place)]
         rows = [tuple(flat[start : start + per_row]) for start in range(0, len(flat), per_row)]
-        look = (self.app.theme, self._spot, self._layout, width, height)
+        look = (self.app.theme, self._spot, self._layout, width, height, n_blocks)
         if look != self._look:
             self._look, self._rows = look, rows
             self._caption(frame)
@@ -131,22 +123,19 @@ class BlockMap(Painted):
         dirty = [y for y in range(n_rows) if old[y] != new[y]]
         self._rows = rows
         if dirty:
-            self._caption(frame)
             self.refresh(*(Region(0, y, width, 1) for y in dirty))
 
     def _caption(self, frame: Frame) -> None:
-        totals, muted = frame.totals, self.palette.muted
-        title = f"KV blocks  {totals.n_blocks:,} × {frame.model.block_size} tokens"
+        """Title and legend; both repaint the whole widget, so nothing in them may change from frame to frame."""
+        title = f"KV blocks  {frame.totals.n_blocks:,} × {frame.model.block_size} tokens"
         if self._layout.per_place > 1:
             title += f"  ({self._layout.per_place} blocks a place)"
         self.border_title = title
-        alone = totals.n_used - totals.n_shared
-        numbers = ((USED, alone), (SHARED, totals.n_shared), (CACHED, totals.n_cached), (FREE, totals.n_free))
         parts: list[str | tuple[str, str]] = []
-        for state, n_blocks in numbers:
+        for state, name in STATE_NAMES.items():
             glyph, colour = self._legend(state)
-            parts += [(f" {glyph} ", colour), (f"{text.count(n_blocks)} {STATE_NAMES[state]} ", muted)]
-        self.border_subtitle = self.title(*parts)
+            parts += [(f" {glyph} ", colour), (f"{name} ", self.palette.muted)]
+        self.border_subtitle = Content.assemble(*parts)
 
     def _legend(self, state: int) -> tuple[str, str]:
         if self.mono:

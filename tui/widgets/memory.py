@@ -28,43 +28,55 @@ class MemoryCard(Painted):
         frame = self._frame
         if frame is None:
             return Text()
-        palette, totals = self.palette, frame.totals
         width, height = self.size
-        used = totals.n_used / totals.n_blocks if totals.n_blocks else 0.0
-        result = self._bar(totals, width - 5)
-        result.append(f"{text.share(used):>5}\n", f"bold {palette.bad if used > 0.95 else palette.text}")
-        result.append("prefix hits ", palette.muted)
-        result.append(text.share(totals.hit_rate), f"bold {palette.good if totals.hit_rate else palette.text}")
-        result.append(f"  {text.count(totals.cached_tokens)} tok\n", palette.muted)
-        result.append("preempted ", palette.muted)
-        result.append(text.count(totals.n_preemptions), f"bold {palette.warn if totals.n_preemptions else palette.text}")
-        result.append("  evicted ", palette.muted).append(f"{text.count(totals.n_evictions)}\n", palette.text)
-        process = frame.process
-        result.append("cpu ", palette.muted).append(f"{process.cpu_cores:.1f}/{process.n_cores}", palette.text)
-        result.append("  rss ", palette.muted).append(text.size(process.rss_bytes), palette.text)
-        if height >= 6:
-            result.append("\nKV ", palette.muted).append(text.size(frame.model.kv_bytes), palette.text)
-            result.append("  weights ", palette.muted).append(text.size(frame.model.weights_bytes), palette.text)
-            result.append("\nhost ", palette.muted)
-            result.append(f"{text.size(process.host_used_bytes)} of {text.size(process.host_total_bytes)}", palette.text)
-        result.no_wrap = True
-        return result
+        card = Text("\n").join([self._bar(frame.totals, width), *self._figures(frame)][:height])
+        card.no_wrap = True
+        return card
 
     def _bar(self, totals: Totals, width: int) -> Text:
+        used = totals.n_used / totals.n_blocks if totals.n_blocks else 0.0
+        room, total = width - 5, max(1, totals.n_blocks)
+        bar = Text()
+        end = 0
+        for state, n_blocks, colour in self._parts(totals):
+            end += n_blocks
+            cells = max(round(end / total * room) - bar.cell_len, 1 if n_blocks else 0)
+            bar.append(MARKS[state] * cells, colour)
+        bar.truncate(room)
+        bar.append(" " * (room - bar.cell_len))
+        bar.append(f"{text.share(used):>5}", f"bold {self.palette.bad if used > 0.95 else self.palette.text}")
+        return bar
+
+    def _figures(self, frame: Frame) -> list[Text]:
+        """Lines of figures, the most telling first."""
+        palette, totals, process = self.palette, frame.totals, frame.process
+        counts = Text("  ").join(
+            Text(MARKS[state], colour).append(f" {text.count(n_blocks)}", palette.text)
+            for state, n_blocks, colour in self._parts(totals)
+        )
+        hits = (text.share(totals.hit_rate), f"bold {palette.good if totals.hit_rate else palette.text}")
+        preempted = (text.count(totals.n_preemptions), f"bold {palette.warn if totals.n_preemptions else palette.text}")
+        rows = (
+            ("prefix hits ", hits, f"  {text.count(totals.cached_tokens)} tok"),
+            ("preempted ", preempted, "  evicted ", text.count(totals.n_evictions)),
+            ("cpu ", f"{process.cpu_cores:.1f}/{process.n_cores}", "  rss ", text.size(process.rss_bytes)),
+            ("KV ", text.size(frame.model.kv_bytes), "  weights ", text.size(frame.model.weights_bytes)),
+            ("host ", f"{text.size(process.host_used_bytes)} of {text.size(process.host_total_bytes)}"),
+        )
+        lines = [counts]
+        for row in rows:
+            line = Text()
+            for place, part in enumerate(row):
+                line.append(*(part if isinstance(part, tuple) else (part, palette.text if place % 2 else palette.muted)))
+            lines.append(line)
+        return lines
+
+    def _parts(self, totals: Totals) -> tuple[tuple[int, int, str], ...]:
+        """State, blocks and colour of each part of the bar."""
         palette = self.palette
-        parts = (
+        return (
             (SHARED, totals.n_shared, palette.owners[0]),
             (USED, totals.n_used - totals.n_shared, palette.owners[0]),
             (CACHED, totals.n_cached, palette.cached),
             (FREE, totals.n_free, palette.faint),
         )
-        bar = Text()
-        total, end, drawn = max(1, totals.n_blocks), 0, 0
-        for state, n_blocks, colour in parts:
-            end += n_blocks
-            cells = max(round(end / total * width) - drawn, 1 if n_blocks and drawn < width else 0)
-            bar.append(MARKS[state] * cells, colour)
-            drawn += cells
-        bar.truncate(width)
-        bar.append(" " * (width - bar.cell_len))
-        return bar

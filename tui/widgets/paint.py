@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textual.content import Content
 from textual.widget import Widget
 
 from tui.look import DARK, PALETTES, Palette
@@ -19,7 +18,3 @@ class Painted(Widget):
     def mono(self) -> bool:
         """No colour: meaning must be in the glyphs."""
         return self.app.no_color
-
-    def title(self, *parts: str | tuple[str, str]) -> Content:
-        """A border title of plain and styled parts."""
-        return Content.assemble(*parts)

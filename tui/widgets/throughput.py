@@ -22,7 +22,7 @@ class Throughput(Painted):
         self._history: Sequence[Point] = ()
 
     def on_mount(self) -> None:
-        self.border_title = "Throughput"
+        self.border_title = "Throughput  tok/s"
 
     def show(self, frame: Frame, history: Sequence[Point]) -> None:
         self._frame, self._history = frame, history
@@ -36,8 +36,8 @@ class Throughput(Painted):
         rates = frame.rates
         figures = fit(
             [
-                Part(f"↑ {text.rate(rates.output_tok_s)} tok/s", f"bold {palette.output[-2]}"),
-                Part(f"↓ {text.rate(rates.prompt_tok_s)} prefill", f"bold {palette.prompt[-2]}"),
+                Part(f"↑ out {text.rate(rates.output_tok_s)}", f"bold {palette.output[-2]}"),
+                Part(f"↓ prefill {text.rate(rates.prompt_tok_s)}", f"bold {palette.prompt[-2]}"),
             ],
             [
                 Part(f"{text.rate(rates.steps_s)} steps/s", palette.muted, 2),
