@@ -29,7 +29,9 @@ def check_params(params: SamplingParams, n_vocab: int) -> None:
     if params.max_tokens is not None:
         _between("max_tokens", params.max_tokens, 1, 2**31)
         if params.min_tokens > params.max_tokens:
-            raise InvalidRequest("min_tokens", f"min_tokens is {params.min_tokens}, above the most tokens asked for ({params.max_tokens}).")
+            raise InvalidRequest(
+                "min_tokens", f"min_tokens is {params.min_tokens}, above the {params.max_tokens} tokens that the answer may have."
+            )
     if params.seed is not None:
         _between("seed", params.seed, -(2**63), 2**64 - 1)
     for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.info import ModelInfo
+from engine.models.parts import Matrix
 from engine.runner.runner import ModelRunner
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
@@ -25,6 +27,15 @@ class Loaded:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     info: ModelInfo
+
+
+def _main_format(runner: ModelRunner) -> str:
+    """The weight type that most bytes of the filled model are in."""
+    n_bytes: Counter[str] = Counter()
+    for slot in runner.model.parameters().values():
+        if isinstance(slot, Matrix):
+            n_bytes[slot.weight.qtype] += slot.weight.n_bytes
+    return n_bytes.most_common(1)[0][0]
 
 
 def load_core(path: Path, config: EngineConfig, progress: Progress | None = None) -> Loaded:
@@ -45,7 +56,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         name=path.stem if path.is_file() else path.name,
         path=str(path),
         family=runner.model_config.family,
-        quantization=runner.weights_format,
+        quantization=_main_format(runner),
         dtype=str(runner.dtype).removeprefix("torch."),
         max_model_len=runner.max_model_len,
         n_params=runner.n_params,

@@ -156,7 +156,10 @@ def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happe
         if rng.random() < 0.25 and len(core.groups) < 12:
             prompt = rng.choice(TRUNKS) + bytes(rng.choices(range(97, 123), k=rng.randint(1, 14)))
             params = SamplingParams(
-                n=rng.choice((1, 1, 1, 3)), max_tokens=rng.randint(1, 24), temperature=rng.choice((0.0, 1.0)), seed=rng.randint(0, 2)
+                n=rng.choice((1, 1, 1, 3)),
+                max_tokens=rng.randint(1, 24),
+                temperature=rng.choice((0.0, 1.0)),
+                seed=rng.randint(0, 2),
             )
             harness.add(prompt, params, salt=rng.choice(("", "", "other")), priority=rng.choice((0, 0, 1)))
         if rng.random() < 0.02 and core.groups:

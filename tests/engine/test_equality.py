@@ -1,0 +1,219 @@
+"""The equality matrix on real weights: law f (greedy) and law h (seeds). Every case asserts that its trigger happened.
+
+The weights are loaded once per model, dequantised so that steps are quick, and once more as the file has them; each case
+gets a core of its own over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.core import EngineCore, Runner
+from engine.loading import load_core
+from engine.outputs import RequestOutput
+from engine.text.tokenizer import Tokenizer
+from engine.types import Event, Request, SamplingParams, StepPlan, StepResult
+from tests import models, oracle
+
+N_TOKENS = 12
+PASSAGE = (
+    "A lighthouse keeper writes one line in the log each evening. Monday: calm sea, two fishing boats. Tuesday: fog until noon. "
+    "Wednesday: a storm from the west, the lamp burned all day. Thursday: the supply boat brought oil, bread and letters."
+)
+PROMPTS = {
+    "capital": "The capital of France is",
+    "code": "def add(a, b):\n    return",
+    "emoji": "日本の首都は 🙂👩‍👩‍👧",
+    "passage": PASSAGE + " Friday:",
+}
+
+
+def load(path: Path, quantization: str) -> tuple[Runner, Tokenizer]:
+    config = EngineConfig(max_model_len=256, max_num_seqs=16, kv_cache_memory=64 << 20, quantization=quantization)
+    loaded = load_core(path, config)
+    return loaded.make_core(lambda events: None).runner, loaded.tokenizer
+
+
+class Loaded:
+    """One model's weights, tokenizer and greedy answers by transformers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tokenizer: Tokenizer
+        self.runner, self.tokenizer = load(path, "none")
+        self.prompts = {name: self.tokenizer.encode(text) for name, text in PROMPTS.items()}
+        self.expected = {name: oracle.greedy(path, ids, N_TOKENS) for name, ids in self.prompts.items()}
+
+
+class FewerBlocks:
+    """The same runner with only n_blocks of its KV memory in use."""
+
+    def __init__(self, runner: Runner, n_blocks: int, max_model_len: int) -> None:
+        self.n_blocks, self.max_model_len, self.kv_extras = n_blocks, max_model_len, runner.kv_extras
+        self._runner = runner
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self._runner.execute(plan)
+
+
+class Bench:
+    """A core stepped by hand over a loaded model."""
+
+    def __init__(self, loaded: Loaded, *, n_blocks: int | None = None, **knobs) -> None:
+        config = EngineConfig(**{"max_num_seqs": 16, "debug_checks": True, **knobs})
+        runner = loaded.runner if n_blocks is None else FewerBlocks(loaded.runner, n_blocks, (n_blocks - 1) * 16)
+        self.loaded = loaded
+        self.core = EngineCore(config, runner, loaded.tokenizer, self._receive)
+        self.outputs: dict[int, RequestOutput] = {}
+        self.most_running = self.most_shared = 0
+
+    def _receive(self, events: list[Event]) -> None:
+        for event in events:
+            self.outputs[event.uid].add(event)
+
+    def add(self, name: str, **params) -> RequestOutput:
+        settings = SamplingParams(**({"temperature": 0.0, "max_tokens": N_TOKENS, "ignore_eos": True} | params))
+        request = Request(name, self.loaded.prompts[name], settings)
+        uid = self.core.add(request)
+        output = self.outputs[uid] = RequestOutput.empty(request.prompt_token_ids, settings.n)
+        return output
+
+    def run(self) -> None:
+        self.core.step()
+        while self.core.scheduler.has_work:
+            self.most_running = max(self.most_running, len(self.core.scheduler.running))
+            self.most_shared = max(self.most_shared, sum(block.refs > 1 for block in self.core.kv.pool.blocks))
+            self.core.step()
+        assert self.core.kv.pool.n_free == len(self.core.kv.pool.blocks)
+
+    def answer(self, name: str, **params) -> list[int]:
+        output = self.add(name, **params)
+        self.run()
+        return output.outputs[0].token_ids
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "smollm2",
+        pytest.param("qwen_05b", marks=pytest.mark.models),
+        pytest.param("gemma", marks=pytest.mark.models),
+    ],
+)
+def loaded(request: pytest.FixtureRequest) -> Iterator[Loaded]:
+    yield Loaded(getattr(models, request.param)())
+    oracle.forget()
+
+
+def test_greedy_text_is_that_of_transformers_alone_and_in_one_batch(loaded: Loaded) -> None:
+    bench = Bench(loaded)
+    outputs = {name: bench.add(name) for name in PROMPTS}
+    bench.run()
+    assert bench.most_running == len(PROMPTS)
+    assert {name: output.outputs[0].token_ids for name, output in outputs.items()} == loaded.expected
+    assert Bench(loaded).answer("capital") == loaded.expected["capital"]
+
+
+def test_chunk_size_does_not_matter(loaded: Loaded) -> None:
+    bench = Bench(loaded, max_num_batched_tokens=23)
+    outputs = {name: bench.add(name) for name in ("passage", "code")}
+    bench.run()
+    assert bench.core.counters.n_steps >= N_TOKENS + 2, "the passage was not cut into three"
+    for name, output in outputs.items():
+        assert output.outputs[0].token_ids == loaded.expected[name]
+
+
+def test_an_uncut_prompt_gives_the_same(loaded: Loaded) -> None:
+    bench = Bench(loaded, max_num_batched_tokens=32, enable_chunked_prefill=False)
+    assert bench.answer("passage") == loaded.expected["passage"]
+    assert bench.core.counters.n_steps == N_TOKENS and len(loaded.prompts["passage"]) > 32
+
+
+def test_a_cached_prefix_gives_the_same_as_a_cold_one(loaded: Loaded) -> None:
+    bench = Bench(loaded)
+    assert bench.answer("passage") == loaded.expected["passage"]
+    warm = bench.add("passage")
+    bench.run()
+    assert warm.usage.n_cached >= 32 and warm.outputs[0].token_ids == loaded.expected["passage"]
+
+
+def test_a_prefix_shared_while_it_is_computed_gives_the_same(loaded: Loaded) -> None:
+    bench = Bench(loaded)
+    outputs = [bench.add("passage") for _ in range(3)]
+    bench.run()
+    assert [output.usage.n_cached > 0 for output in outputs] == [False, True, True] and bench.most_shared > 0
+    assert all(output.outputs[0].token_ids == loaded.expected["passage"] for output in outputs)
+
+
+def test_preempted_and_recomputed_gives_the_same(loaded: Loaded) -> None:
+    n_blocks = -(-len(loaded.prompts["passage"]) // 16) + 3
+    bench = Bench(loaded, n_blocks=n_blocks)
+    outputs = {name: bench.add(name, max_tokens=24) for name in ("passage", "capital", "code", "emoji")}
+    bench.run()
+    assert bench.core.scheduler.n_preemptions > 0
+    for name, output in outputs.items():
+        assert output.outputs[0].token_ids[:N_TOKENS] == loaded.expected[name]
+
+
+def test_choices_of_one_prompt_share_its_blocks_and_give_the_same(loaded: Loaded) -> None:
+    bench = Bench(loaded)
+    output = bench.add("passage", n=3)
+    bench.run()
+    assert bench.most_shared >= len(loaded.prompts["passage"]) // 16
+    assert all(choice.token_ids == loaded.expected["passage"] for choice in output.outputs)
+
+
+def test_a_seeds_result_does_not_depend_on_neighbours_chunks_cache_or_preemption(loaded: Loaded) -> None:
+    drawn = {"temperature": 0.9, "seed": 11, "top_p": 0.95}
+    alone = Bench(loaded).answer("code", **drawn)
+    assert alone != loaded.expected["code"], "the draw was greedy"
+
+    crowd = Bench(loaded)
+    for name in ("passage", "capital", "emoji"):
+        crowd.add(name, temperature=1.0, seed=3)
+    assert crowd.answer("code", **drawn) == alone and crowd.most_running == 4
+
+    chunked = Bench(loaded, max_num_batched_tokens=16)
+    chunked.add("passage")
+    assert chunked.answer("code", **drawn) == alone
+
+    warm = Bench(loaded)
+    first = warm.answer("passage", **drawn)
+    again = warm.add("passage", **drawn)
+    warm.run()
+    assert again.usage.n_cached > 0 and again.outputs[0].token_ids == first
+
+    pressed = Bench(loaded, n_blocks=-(-len(loaded.prompts["passage"]) // 16) + 2)
+    pressed.add("passage", max_tokens=24)
+    young = pressed.add("code", **drawn, max_tokens=32)
+    pressed.run()
+    assert pressed.core.scheduler.n_preemptions > 0 and young.outputs[0].token_ids[:N_TOKENS] == alone
+
+
+def test_prompt_logprobs_do_not_depend_on_chunks_or_cache(loaded: Loaded) -> None:
+    bench = Bench(loaded)
+    bench.answer("passage")
+    whole = bench.add("passage", prompt_logprobs=1, max_tokens=1)
+    bench.run()
+    cut = Bench(loaded, max_num_batched_tokens=16)
+    chunked = cut.add("passage", prompt_logprobs=1, max_tokens=1)
+    cut.run()
+    assert len(whole.prompt_logprobs) == len(chunked.prompt_logprobs) == len(loaded.prompts["passage"])
+    for a, b in zip(whole.prompt_logprobs[1:], chunked.prompt_logprobs[1:], strict=True):
+        assert a.token_id == b.token_id and a.logprob == pytest.approx(b.logprob, abs=1e-4)
+
+
+def test_weights_that_stay_quantised_give_the_same(loaded: Loaded) -> None:
+    dense, (loaded.runner, _) = loaded.runner, load(loaded.path, "auto")
+    try:
+        assert loaded.runner.weights_bytes < dense.weights_bytes / 2
+        bench = Bench(loaded)
+        outputs = {name: bench.add(name) for name in PROMPTS}
+        bench.run()
+        assert {name: output.outputs[0].token_ids for name, output in outputs.items()} == loaded.expected
+    finally:
+        loaded.runner = dense
