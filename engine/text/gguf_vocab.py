@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -122,7 +122,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     )
 
 
-def _spell(tokens: list[str], plain: Mapping[int, str], spell: Any, token_id: int) -> bytes:
+def _spell(tokens: list[str], plain: Mapping[int, str], spell: Callable[[str], bytes], token_id: int) -> bytes:
     """Added tokens are written as they are; the rest in the vocabulary's own spelling."""
     if not 0 <= token_id < len(tokens):
         return b""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.text.tokenizer import Tokenizer
 
 DEFAULT_SOURCE = """\
+{{- bos_token }}
 {%- for message in messages %}
 {%- if message.role == 'user' %}User: {% elif message.role == 'assistant' %}Assistant: {% endif %}
 {{- message.content }}{{ '\\n\\n' }}
@@ -62,8 +63,7 @@ class ChatTemplate:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
         """The template in a GGUF file's tokenizer.chat_template, else the default."""
-        source = metadata.get("tokenizer.chat_template")
-        return cls(source if isinstance(source, str) else None, **_special_tokens(tokenizer))
+        return cls._of_model(metadata.get("tokenizer.chat_template"), tokenizer)
 
     @classmethod
     def from_folder(cls, path: Path, tokenizer: Tokenizer) -> ChatTemplate:
@@ -77,7 +77,15 @@ class ChatTemplate:
         if isinstance(source, list):
             named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
             source = named.get("default")
-        return cls(source if isinstance(source, str) else None, **_special_tokens(tokenizer))
+        return cls._of_model(source, tokenizer)
+
+    @classmethod
+    def _of_model(cls, source: Any, tokenizer: Tokenizer) -> ChatTemplate:
+        """A template writes BOS itself, where it wants one; the default format wants it where the vocabulary does."""
+        has_source = isinstance(source, str) and source != ""
+        bos_id = tokenizer.bos_id if has_source or tokenizer.add_bos else None
+        bos, eos = (tokenizer.token_text(i) if i is not None else "" for i in (bos_id, tokenizer.eos_id))
+        return cls(source if has_source else None, bos_token=bos, eos_token=eos)
 
     @cached_property
     def abilities(self) -> Abilities:
@@ -140,8 +148,3 @@ def _mark_end(last: dict[str, Any]) -> None:
         last["content"] += _END
     else:
         last["content"][-1]["text"] += _END
-
-
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    bos, eos = (tokenizer.token_text(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
-    return {"bos_token": bos, "eos_token": eos}

@@ -9,6 +9,9 @@ from typing import Any
 
 import tokenizers
 
+from engine.text.detokenizer import Detokenizer
+from engine.text.folder_vocab import vocabulary_from_folder
+from engine.text.gguf_vocab import vocabulary_from_gguf
 from engine.text.pieces import Pieces
 from engine.text.vocabulary import FimTokens, Vocabulary
 
@@ -39,15 +42,11 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """From a GGUF file's `tokenizer.ggml.*` metadata. Raises ModelLoadError naming the key that is wrong or unknown."""
-        from engine.text.gguf_vocab import vocabulary_from_gguf
-
         return cls(vocabulary_from_gguf(metadata))
 
     @classmethod
     def from_folder(cls, path: Path) -> Tokenizer:
         """From tokenizer.json and its companions in a folder of Hugging Face layout. Raises ModelLoadError naming the file."""
-        from engine.text.folder_vocab import vocabulary_from_folder
-
         return cls(vocabulary_from_folder(path))
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
@@ -74,8 +73,6 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of whole `ids`, the inverse of `encode`. An unfinished character at the end is dropped."""
-        from engine.text.detokenizer import Detokenizer
-
         detokenizer = Detokenizer(self, skip_special)
         text = "".join(map(detokenizer.push, ids)) + detokenizer.flush()
         return text.removeprefix(" ") if self._vocabulary.drops_first_space else text

@@ -169,5 +169,12 @@ def test_a_model_without_a_template_gets_a_transcript():
 
 
 @pytest.mark.models
-def test_the_gemma_base_model_has_no_template():
-    assert of(models.gemma()).is_default
+def test_the_gemma_base_model_has_no_template_but_its_transcript_begins_with_bos():
+    template = of(models.gemma())
+    assert template.is_default
+    assert template.render(HELLO) == "<bos>User: Hello\n\nAssistant:"
+
+
+def test_a_transcript_has_no_bos_where_the_vocabulary_wants_none():
+    smollm2 = oracle.ours(models.smollm2())
+    assert ChatTemplate.from_gguf({}, smollm2).render(HELLO) == "User: Hello\n\nAssistant:"
