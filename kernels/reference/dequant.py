@@ -65,8 +65,10 @@ def _nibbles(packed: Tensor, n_groups: int) -> Tensor:
     return halves
 
 
-def _write(words: Tensor, out: Tensor) -> None:
-    out.copy_(words.view(out.shape[0], out.shape[1] // 8).view(torch.uint8))
+def _write(words: Tensor, out: Tensor, zero: int = 0) -> None:
+    """Bytes of words, each less than 128, minus the zero point -> out; subtracted while they are a quarter of the size."""
+    integers = words.view(out.shape[0], out.shape[1] // 8).view(torch.int8)
+    out.copy_(integers.sub_(zero) if zero else integers)
 
 
 @cache
@@ -83,8 +85,8 @@ def _fifth_bits(blocks: Tensor, byte: int) -> Tensor:
 
 
 def _q4_0(blocks: Tensor, out: Tensor) -> None:
-    _write(_nibbles(_words(blocks, 2, 18), 1), out)
-    out.sub_(8).mul_(_half(blocks, 0))
+    _write(_nibbles(_words(blocks, 2, 18), 1), out, zero=8)
+    out.mul_(_half(blocks, 0))
 
 
 def _q4_1(blocks: Tensor, out: Tensor) -> None:
@@ -93,8 +95,8 @@ def _q4_1(blocks: Tensor, out: Tensor) -> None:
 
 
 def _q5_0(blocks: Tensor, out: Tensor) -> None:
-    _write(_nibbles(_words(blocks, 6, 22), 1).view(-1, 4) | _fifth_bits(blocks, 2), out)
-    out.sub_(16).mul_(_half(blocks, 0))
+    _write(_nibbles(_words(blocks, 6, 22), 1).view(-1, 4) | _fifth_bits(blocks, 2), out, zero=16)
+    out.mul_(_half(blocks, 0))
 
 
 def _q5_1(blocks: Tensor, out: Tensor) -> None:
@@ -134,9 +136,9 @@ def _q5_k(blocks: Tensor, out: Tensor) -> None:
 def _q6_k(blocks: Tensor, out: Tensor) -> None:
     shifts = torch.arange(0, 8, 2, device=blocks.device).view(4, 1)
     high = (_words(blocks, 128, 192).view(-1, 2, 1, 4) >> shifts & _LOW_PAIRS) << 4
-    _write(_nibbles(_words(blocks, 0, 128), 2).view(-1, 2, 4, 4) | high, out)
+    _write(_nibbles(_words(blocks, 0, 128), 2).view(-1, 2, 4, 4) | high, out, zero=32)
     scales = blocks[:, 192:208].contiguous().view(torch.int8) * _half(blocks, 208)
-    out.sub_(32).view(-1, 16, 16).mul_(scales.unsqueeze(-1))
+    out.view(-1, 16, 16).mul_(scales.unsqueeze(-1))
 
 
 _DEQUANTIZE: dict[str, Callable[[Tensor, Tensor], None]] = {

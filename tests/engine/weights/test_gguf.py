@@ -41,11 +41,6 @@ def test_the_default_model_reads_like_the_gguf_package() -> None:
     _assert_reads_like_the_gguf_package(models.smollm2())
 
 
-@pytest.mark.models
-def test_a_larger_model_reads_like_the_gguf_package() -> None:
-    _assert_reads_like_the_gguf_package(models.qwen_05b())
-
-
 def test_every_kind_of_metadata(tmp_path: Path) -> None:
     values = {
         "u8": 200, "i8": -100, "u16": 60_000, "i16": -30_000, "u32": 4_000_000_000, "i32": -2_000_000_000, "f32": 0.5,
