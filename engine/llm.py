@@ -66,7 +66,7 @@ class LLM:
 
     def chat(
         self,
-        conversations: list[Message] | Sequence[list[Message]],
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
@@ -74,7 +74,7 @@ class LLM:
         if conversations and isinstance(conversations[0], dict):
             conversations = [conversations]
         texts = [self.template.render(messages, **template) for messages in conversations]
-        return self.generate([self.tokenizer.encode(text) for text in texts], params)
+        return self.generate([self.tokenizer.encode(text, add_special=False) for text in texts], params)
 
     def _run(self, requests: list[Request]) -> list[RequestOutput]:
         with tqdm(total=len(requests), unit="answer", desc="Generating", disable=not self._progress) as self._bar:
