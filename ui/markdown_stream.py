@@ -16,7 +16,7 @@ from ui.markdown import code_block, language_of, render, render_live, top_level_
 
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^\n]*)\n")
 _HELD_BACK = re.compile(
-    r"(?:\A|(?<=\n\n))[ \t]*\|[^\n]*(?:\n[ \t|:\-]*)?\Z"  # the head of a table whose second line is not there yet
+    r"(?:\A\n*|(?<=\n\n))[ \t]*\|[^\n]*(?:\n[ \t|:\-]*)?\Z"  # the head of a table whose second line is not there yet
     r"|(?:\A|(?<=\n))(?:"
     r"[ \t>*+\-_#`~=]+"  # only marks: may become a rule, a list, a heading, a fence
     r"|[ \t]*\d{1,3}[.)]?[ \t]*"  # may become a numbered item

@@ -25,8 +25,9 @@ from engine.types import Delta, Finished, FinishReason, SamplingParams, Started
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
-TICK_SHARE = 10
-"""A tick is followed by at least this many times its own length of rest: a long open block costs a tenth of a core."""
+TICK_SHARE = 5
+MAX_REST_S = 0.4
+"""A tick is followed by five times its own length of rest, so that a long open block does not take a whole core."""
 FLUSH_S = 0.5
 LOADING_POLL_S = 0.2
 LINGER_S = 60.0
@@ -164,7 +165,7 @@ class GenerationHub:
                 await live.has_news.wait()
             began = time.perf_counter()
             live.tick()
-            await asyncio.sleep(max(TICK_S, TICK_SHARE * (time.perf_counter() - began)))
+            await asyncio.sleep(max(TICK_S, min(MAX_REST_S, TICK_SHARE * (time.perf_counter() - began))))
 
     async def _flush(self, live: Live, ended: asyncio.Event) -> None:
         saved = live.text

@@ -122,6 +122,11 @@ def test_the_head_of_a_table_is_held_back_until_its_second_line() -> None:
     assert "<table>" in (updates[4].tail or "")
 
 
+def test_the_head_of_a_table_after_a_code_block_is_held_back_too() -> None:
+    _, updates = _stream("```\nx\n```\n", "\n| a", " |\n")
+    assert not updates[1] and not updates[2]
+
+
 def test_what_was_held_back_is_there_at_the_end() -> None:
     stream, _ = _stream("42")
     assert stream.finish().closed == "<p>42</p>\n"

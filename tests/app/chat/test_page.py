@@ -1,0 +1,187 @@
+"""The page as its reader meets it: what is shown, what is kept, and what is refused in words."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from engine.types import FinishReason
+from tests.app.chat.conftest import Site, article
+from tests.app.scripted import until
+from tests.ui.test_markdown import ATTACKS, assert_harmless
+from ui.render import STATIC
+
+
+async def test_an_empty_page_names_the_model_its_window_and_three_beginnings(site: Site) -> None:
+    html = await site.page()
+    assert "scripted-1B" in html and "4,096 tokens" in html
+    assert html.count('hx-post="/ui/chats" hx-target="#chat"') == 4, "three suggestions and the composer"
+
+
+async def test_the_page_is_there_while_the_model_loads(site: Site) -> None:
+    site.host.state, site.host.progress = "loading", 0.4
+    html = await site.page()
+    assert '<progress max="100" value="40"' in html and "You can write already." in html
+
+
+async def test_a_model_that_failed_is_said_with_its_remedy(site: Site) -> None:
+    site.host.state = "failed"
+    site.host.error = RuntimeError()
+    site.host.error.message, site.host.error.hint = "The file is damaged.", "Download it again."
+    html = await site.page()
+    assert "could not be loaded" in html and "The file is damaged. Download it again." in html
+
+
+async def test_nothing_in_the_page_is_inline_or_from_elsewhere(site: Site) -> None:
+    response = await site.client.get("/")
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "unsafe" not in policy
+    html = response.text
+    assert not re.search(r"<style|\sstyle=|<script(?! defer src=)|\son\w+=|hx-on|js:|\[[^\]]*\]\"? *>", html)
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', html)
+    assert all(address.startswith(("/", "#")) for address in addresses)
+    for address in addresses:
+        if address.startswith("/static/"):
+            answer = await site.client.get(address)
+            assert answer.status_code == 200 and "immutable" in answer.headers["cache-control"], address
+
+
+@pytest.mark.parametrize("path", sorted(STATIC.glob("*.js")))
+def test_scripts_evaluate_nothing(path) -> None:
+    assert not re.search(r"\beval\b|new Function|innerHTML|insertAdjacentHTML|document\.write", path.read_text())
+
+
+async def test_a_question_starts_a_chat_with_both_bubbles(site: Site) -> None:
+    response = await site.post("/ui/chats", text="What is <b>7</b> × 6?\nPlease.", tab="one")
+    assert response.headers["hx-push-url"] == "/chats/1"
+    html = response.text
+    assert "<title>What is &lt;b&gt;7&lt;/b&gt; × 6? Please. · Pagewell</title>" in html
+    assert '<div class="text" hx-ignore>What is &lt;b&gt;7&lt;/b&gt; × 6?\nPlease.</div>' in html
+    assert 'hx-sse:connect="/ui/generations/1/stream?after=0" hx-sse:close="end"' in article(html)
+    assert 'hx-post="/ui/generations/1/stop"' in html and 'hx-post="/ui/chats/1/messages"' in html
+    assert (await site.engine.answer()).prompt == "<user>What is <b>7</b> × 6?\nPlease.<assistant>"
+
+
+async def test_an_answer_is_kept_with_its_measurements(site: Site) -> None:
+    conversation_id = await site.start()
+    (await site.engine.answer()).begin(n_cached=4).say("**Hi.**").end()
+    await site.quiet(conversation_id)
+    last = article(await site.page(f"/chats/{conversation_id}"))
+    assert "<strong>Hi.</strong>" in last and 'data-state="done"' in last and "hx-sse" not in last
+    assert "<b>3.0</b> tokens/s" in last and "<b>0.25 s</b> to first token" in last
+    assert "<b>4</b> of 22 cached" in last
+
+
+async def test_the_next_question_carries_the_conversation(site: Site) -> None:
+    conversation_id = await site.answered("first", "one")
+    response = await site.post(f"/ui/chats/{conversation_id}/messages", text="second", tab="one")
+    assert response.text.count("<article") == 2
+    assert (await site.engine.answer(1)).prompt == "<user>first<assistant>one<user>second<assistant>"
+
+
+async def test_a_long_first_line_becomes_a_short_title(site: Site) -> None:
+    await site.start("word " * 40)
+    assert f"<title>{'word ' * 11}word… · Pagewell</title>" in await site.page("/chats/1")
+
+
+async def test_a_stopped_answer_offers_to_go_on_and_does(site: Site) -> None:
+    conversation_id = await site.start()
+    answer = (await site.engine.answer()).begin().say("Once ")
+    live = site.plugin.hub.running_in(conversation_id)
+    await until(lambda: live.text == "Once ")
+    assert (await site.post(f"/ui/generations/{live.generation_id}/stop")).status_code == 204
+    await site.quiet(conversation_id)
+    assert answer.aborted
+    last = article(await site.page("/chats/1"))
+    assert "Stopped." in last and f'hx-post="/ui/messages/{live.message_id}/continue"' in last
+
+    response = await site.post(f"/ui/messages/{live.message_id}/continue", tab="one")
+    assert '<div class="part tail" id="m2-tail" aria-live="off"><p>Once</p>\n</div>' in response.text
+    second = await site.engine.answer(1)
+    assert second.prompt == "<user>hello<assistant>Once "
+    second.begin().say("more.").end()
+    await site.quiet(conversation_id)
+    assert "<p>Once more.</p>" in article(await site.page("/chats/1"))
+
+
+async def test_an_answer_that_failed_says_why_and_tries_again(site: Site) -> None:
+    conversation_id = await site.start()
+    (await site.engine.answer()).begin().fail("no block is free")
+    await site.quiet(conversation_id)
+    last = article(await site.page("/chats/1"))
+    assert 'role="alert"' in last and "no block is free" in last and "Try again" in last
+    await site.post("/ui/messages/2/continue", tab="one")
+    assert (await site.engine.answer(1)).prompt == "<user>hello<assistant>"
+
+
+async def test_a_full_window_is_said(site: Site) -> None:
+    conversation_id = await site.start()
+    (await site.engine.answer()).begin().say("long").end(FinishReason.LENGTH)
+    await site.quiet(conversation_id)
+    assert "window is full" in article(await site.page("/chats/1"))
+
+
+async def test_chats_are_listed_renamed_and_deleted(site: Site) -> None:
+    await site.answered("apples")
+    await site.start("pears")
+    listed = (await site.page("/chats/1")).partition("<nav")[2]
+    assert listed.index("pears") < listed.index("apples"), "the last used first"
+    assert 'class="busy"' in listed
+
+    form = await site.page("/ui/chats/2/title?current=1")
+    assert 'value="pears"' in form and "hx-morph-skip" in form
+    renamed = await site.client.put("/ui/chats/2/title?current=2", data={"title": "  ripe\n pears "})
+    assert '<li id="c2" class="here">' in renamed.text and "ripe pears" in renamed.text and "#chat-title" in renamed.text
+
+    answer = await site.engine.answer(1)
+    deleted = await site.client.delete("/ui/chats/2?current=1")
+    assert deleted.status_code == 200 and "hx-redirect" not in deleted.headers
+    assert answer.aborted, "what is written in a deleted chat stops"
+    assert "does not exist" in await site.page("/chats/2", status=404)
+    assert "pears" not in await site.page("/")
+    assert (await site.client.delete("/ui/chats/1?current=1")).headers["hx-redirect"] == "/"
+    assert "Your chats will be kept here" in await site.page("/")
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "status", "words"),
+    [
+        ("/ui/chats", {"text": " \n "}, 422, "empty"),
+        ("/ui/chats", {}, 400, ""),
+        ("/ui/chats/99/messages", {"text": "x"}, 404, "does not exist"),
+        ("/ui/chats/1/messages", {"text": "x"}, 409, "stop it first"),
+        ("/ui/messages/1/continue", {}, 422, "cannot be continued"),
+        ("/ui/messages/2/continue", {}, 422, "cannot be continued"),
+        ("/ui/messages/99/continue", {}, 404, "does not exist"),
+    ],
+)
+async def test_a_refusal_is_a_sentence(site: Site, path: str, data: dict[str, str], status: int, words: str) -> None:
+    await site.start()
+    response = await site.post(path, **data)
+    assert response.status_code == status
+    assert response.headers["content-type"].startswith("text/plain") and words in response.text
+    assert len(site.plugin.hub.busy_conversations()) == 1
+
+
+async def test_two_questions_at_once_are_one_answer(site: Site) -> None:
+    conversation_id = await site.answered()
+    path = f"/ui/chats/{conversation_id}/messages"
+    responses = await asyncio.gather(*(site.post(path, text="x", tab="t") for _ in range(4)))
+    assert sorted(response.status_code for response in responses) == [200, 409, 409, 409]
+
+
+async def test_what_the_model_or_the_person_writes_is_never_markup(site: Site) -> None:
+    attack = "\n\n".join(ATTACKS)
+    conversation_id = await site.answered(attack, attack)
+    html = await site.page(f"/chats/{conversation_id}")
+    question, answer = article(html, 0), article(html, 1)
+    assert (
+        re.sub(r"<[^<>]*>", "", question.split("hx-ignore>")[1]).strip() and "<img" not in question and "<script" not in question
+    )
+    body = re.search(r'-closed">(.*)</div>\n  </div>', answer, re.DOTALL)[1]
+    assert_harmless(body)
+    assert "<iframe" not in html and "<hx-partial" not in html
+    raw = await site.client.get("/ui/messages/2/text")
+    assert raw.text == attack and raw.headers["content-type"].startswith("text/plain")
