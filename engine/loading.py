@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.errors import ModelLoadError
 from engine.info import ModelInfo
 from engine.models.parts import Matrix
 from engine.runner.runner import ModelRunner
@@ -16,6 +17,7 @@ from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.types import Event
 from engine.weights.loader import open_checkpoint
+from kernels.registry import KernelMissing
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -51,7 +53,10 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     else:
         tokenizer = Tokenizer.from_folder(checkpoint.path)
         template = ChatTemplate.from_folder(checkpoint.path, tokenizer)
-    runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size)
+    try:
+        runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size)
+    except KernelMissing as error:
+        raise ModelLoadError(f"{path}: {error.message}", error.hint) from error
     info = ModelInfo(
         name=path.stem if path.is_file() else path.name,
         path=str(path),
