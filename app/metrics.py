@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from app.host import ModelHost
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineDead
-from engine.stats import EngineStats
+from engine.stats import EngineCounters, EngineStats
 from engine.types import Delta, Event, Finished, FinishReason, Started
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
@@ -165,9 +165,10 @@ class _Gauges:
         yield self._gauge("vllm:gpu_cache_usage_perc", "Share of KV blocks in use; 1 is full.", kv_use)
         yield self._gauge("vllm_requests_in_flight", "Answers running or waiting.", running + waiting)
         yield self._gauge("vllm_num_requests_preempted", "Answers that wait because their blocks were taken.", n_preempted)
-        preemptions = CounterMetricFamily("vllm:num_preemptions", "Preemptions since the model was loaded.", labels=_LABELS)
-        preemptions.add_metric([self._model_name], stats.counters.n_preemptions if stats else 0)
-        yield preemptions
+        totals = stats.counters if stats else EngineCounters()
+        yield self._total("vllm:num_preemptions", "Preemptions since the model was loaded.", totals.n_preemptions)
+        yield self._total("pagewell_steps", "Steps since the model was loaded.", totals.n_steps)
+        yield self._total("pagewell_step_seconds", "Seconds spent in steps since the model was loaded.", totals.busy_s)
         busy = self._utilisation(stats)
         yield self._gauge("vllm_gpu_utilization", "Share of the time since the last scrape that went into steps.", busy)
         blocks = GaugeMetricFamily("pagewell_kv_blocks", "KV blocks by state.", labels=(*_LABELS, "state"))
@@ -181,6 +182,11 @@ class _Gauges:
         if now is None or before is None or now[0] <= before[0] or now[1] < before[1]:  # a new engine counts from zero
             return 0.0
         return min(1.0, (now[1] - before[1]) / (now[0] - before[0]))
+
+    def _total(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(name, text, labels=_LABELS)
+        family.add_metric([self._model_name], value)
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, text, labels=_LABELS)
