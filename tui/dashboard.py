@@ -76,6 +76,7 @@ class Dashboard(App[None]):
         self._hues = Hues(len(DARK.owners))
         self._painted: tuple[object, ...] = ()
         self._shown: Frame | None = None
+        self._abort_shown = True
 
     @property
     def palette(self) -> Palette:
@@ -115,6 +116,8 @@ class Dashboard(App[None]):
 
     def paint(self) -> None:
         """Show the newest frame, unless it is on the screen already."""
+        if not self.screen_stack or not self._main.query(HeaderLine):  # the timer may fire while the screen is taken down
+            return
         frame, connection = self.client.state.frame, self.client.connection
         if self._frozen and self._shown is not None:
             frame = self._shown
@@ -124,6 +127,9 @@ class Dashboard(App[None]):
             return
         self._painted = look
         self._main.set_class(not ready, "notice")
+        if self._abort_shown != self._may_abort:
+            self._abort_shown = self._may_abort
+            self.refresh_bindings()
         self._main.query_one(HeaderLine).show(frame, connection, frozen=self._frozen, rate=self._rate)
         if connection.state != "live":
             self._main.query_one(Notice).show_connection(connection, self.client.url)
@@ -148,9 +154,7 @@ class Dashboard(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Grey out the abort where it cannot work."""
-        if action == "abort" and self._why_no_abort():
-            return None
-        return True
+        return None if action == "abort" and not self._may_abort else True
 
     def action_view(self, name: str) -> None:
         screen = self._main
@@ -252,13 +256,10 @@ class Dashboard(App[None]):
         what = f"{row.n_prompt} prompt tokens, {row.n_output} tokens answered. Its client gets an ended stream."
         self.push_screen(Confirm(f"Abort {plain(columns.name(row), 40)}?", what), act)
 
-    def _why_no_abort(self) -> str:
+    @property
+    def _may_abort(self) -> bool:
         frame = self.client.state.frame
-        if self._readonly:
-            return "this dashboard is read-only"
-        if frame is not None and frame.control == "readonly":
-            return "the server takes no control actions"
-        return ""
+        return not self._readonly and (frame is None or frame.control != "readonly")
 
     def _close_filter(self) -> None:
         self._main.query_one("#filter", Input).remove_class("-open")

@@ -53,14 +53,19 @@ def print_frame(frame: Frame, console: Console) -> None:
     ):
         console.print(line, highlight=False)
     if frame.requests:
-        console.print(_table(frame))
+        width = console.width if console.is_terminal else _PIPE_WIDTH
+        console.print(_table(frame, max(columns.MIN_ID_WIDTH, width - _FIXED_WIDTH)), width=width)
 
 
-def _table(frame: Frame) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+_PIPE_WIDTH = 120
+_FIXED_WIDTH = sum(column.width for column in columns.COLUMNS) + len(columns.COLUMNS)
+
+
+def _table(frame: Frame, id_width: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns.COLUMNS:
         table.add_column(column.label, justify="right" if column.right else "left", no_wrap=True)
     for row in frame.requests:
-        cells = (columns.cell(column.key, row, frame.time_s, 40, DARK) for column in columns.COLUMNS)
+        cells = (columns.cell(column.key, row, frame.time_s, id_width, DARK) for column in columns.COLUMNS)
         table.add_row(*(Text(cell.text, cell.style) for cell in cells))
     return table

@@ -107,7 +107,7 @@ class Answers:
 
     def _finish(self, event: Finished, now: float) -> None:
         usage = event.usage
-        queued = Answer(event.uid, 0, usage.n_prompt, usage.n_cached, now - usage.total_s)
+        queued = Answer(event.uid, 0, usage.n_prompt, usage.n_cached, now - usage.total_s, usage.n_output)
         for answer in self._live.pop(event.uid, {0: queued}).values():
             if answer.ended_s is None:
                 self._end(answer, event.reason, now)

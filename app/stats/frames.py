@@ -149,8 +149,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
     age_s: float
     """How much older than `time_s` the engine's figures are: above 0 while a long step runs."""
-    period_s: float
-    """Time between two samples."""
     control: str
     """Who may use control actions: open, key or readonly."""
     model: ModelSection
@@ -179,7 +177,6 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     time_s: float
     age_s: float
-    period_s: float | UnsetType = UNSET
     model: ModelSection | UnsetType = UNSET
     totals: TotalsSection | UnsetType = UNSET
     rates: RatesSection | UnsetType = UNSET

@@ -152,7 +152,6 @@ class Sampler:
             seq=previous.seq + 1 if previous else 1,
             time_s=round(self._sampled_s + self._wall_offset_s, 3),
             age_s=round(self.source.age_s, 2),
-            period_s=self._period_s,
             control=self._control,
             model=self.source.model(),
             totals=compose.totals(stats) if stats else TotalsSection(),

@@ -37,7 +37,6 @@ class Source:
         self._host = host
         self._answers = answers
         self._clock = clock
-        self._ready: Any = None
         self._engine: Any = None
         self._question: asyncio.Task[EngineStats] | None = None
         self._answered_s = 0.0
@@ -45,12 +44,12 @@ class Source:
         """The last answer; None while there is no engine or it has not answered yet."""
         self.failure = ""
         """Why the engine could not answer."""
-        host.on_ready.append(self._set_ready)
+        host.on_ready.append(self._adopt)
 
     @property
     def engine(self) -> Any:
         """The engine in use, None while there is none."""
-        return self._ready if self._host.state == "ready" else None
+        return self._engine if self._host.state == "ready" else None
 
     @property
     def age_s(self) -> float:
@@ -60,9 +59,8 @@ class Source:
     async def poll(self, patience_s: float) -> None:
         """Ask, and wait at most `patience_s` for the answer; a question still open is not asked again."""
         engine = self.engine
-        if engine is not self._engine:
-            self._change(engine)
         if engine is None:
+            self._leave()
             return
         if self._question is None:
             self._question = asyncio.create_task(engine.stats())
@@ -102,21 +100,21 @@ class Source:
     async def close(self) -> None:
         """Let go of the engine and of an open question."""
         question = self._question
-        self._change(None)
+        self._leave()
         if question is not None:
             await asyncio.wait({question})
 
-    def _set_ready(self, engine: Any) -> None:
-        self._ready = engine
+    def _adopt(self, engine: Any) -> None:
+        self._leave()
+        self._engine = engine
+        engine.observers.append(self._answers.observe)
 
-    def _change(self, engine: Any) -> None:
+    def _leave(self) -> None:
+        if self._engine is None:
+            return
         if self._question is not None:
             self._question.cancel()
             self._question = None
-        if self._engine is not None:
-            if self._answers.observe in self._engine.observers:
-                self._engine.observers.remove(self._answers.observe)
-            self._answers.forget_live()
-        self._engine, self.stats, self.failure = engine, None, ""
-        if engine is not None:
-            engine.observers.append(self._answers.observe)
+        self._engine.observers.remove(self._answers.observe)
+        self._answers.forget_live()
+        self._engine, self.stats, self.failure = None, None, ""

@@ -16,6 +16,8 @@ class FeedServer:
         self.port = 0
         self.status = 200
         self.content_type = "text/event-stream"
+        self.keep_alive_s = 0.5
+        """A comment goes to each listener so often, as a real feed is never silent."""
         self.snapshot = b"{}"
         self.abort_answer = (202, b'{"uid":1,"status":"accepted"}')
         self.requests: list[str] = []
@@ -74,7 +76,10 @@ class FeedServer:
         await writer.drain()
         if self.status == 200:
             self._listeners.add(writer)
-            await reader.read()
+            while not reader.at_eof():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(1), self.keep_alive_s)
+                writer.write(b":\n\n")
             self._listeners.discard(writer)
         writer.close()
 

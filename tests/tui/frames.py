@@ -78,7 +78,6 @@ def frame(seq: int = 1, *, runs: tuple[Run, ...] = RUNS, rows: tuple[RequestRow,
     values: dict[str, Any] = {
         "time_s": NOW,
         "age_s": 0.0,
-        "period_s": 0.25,
         "control": "open",
         "model": Model(
             state="ready", name="SmolLM2-135M-Instruct", progress=1.0, quantization="Q4_1", dtype="float32", max_model_len=8192,

@@ -146,7 +146,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     time_s: float
     age_s: float
-    period_s: float
     control: str
     """Who may abort: open, key or readonly."""
     model: Model
@@ -170,7 +169,6 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     time_s: float
     age_s: float
-    period_s: float | UnsetType = UNSET
     model: Model | UnsetType = UNSET
     totals: Totals | UnsetType = UNSET
     rates: Rates | UnsetType = UNSET

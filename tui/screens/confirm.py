@@ -10,10 +10,10 @@ from textual.widgets import Static
 
 
 class Confirm(ModalScreen[bool]):
-    """Gives True for y or enter, False for anything that means no."""
+    """Gives True for y only: enter comes too easily."""
 
     BINDINGS = [
-        Binding("y,enter", "answer(True)", "Yes"),
+        Binding("y", "answer(True)", "Yes"),
         Binding("n,escape,q", "answer(False)", "No"),
     ]
     DEFAULT_CSS = """
