@@ -21,7 +21,10 @@ def render(template: str, **values: Any) -> str:
 @cache
 def asset(name: str) -> str:
     """Address of a static file, with its content's hash: browsers may keep it for ever."""
-    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    path = STATIC / name
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing. Installing Pagewell (pip install .) puts the page's scripts there.")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 
 

@@ -164,7 +164,11 @@ class GenerationHub:
             if not live.is_dirty:
                 await live.has_news.wait()
             began = time.perf_counter()
-            live.tick()
+            try:
+                live.tick()
+            except Exception:
+                log.exception("Generation %s cannot be shown while it is written", live.generation_id)
+                return
             await asyncio.sleep(max(TICK_S, min(MAX_REST_S, TICK_SHARE * (time.perf_counter() - began))))
 
     async def _flush(self, live: Live, ended: asyncio.Event) -> None:

@@ -107,6 +107,11 @@ def test_attacks_stay_harmless_when_mixed(parts: list[str]) -> None:
     assert_harmless(render("".join(parts)))
 
 
+@given(st.text())
+def test_any_text_can_be_rendered(text: str) -> None:
+    assert_harmless(render(text))
+
+
 def test_raw_html_is_shown_as_text() -> None:
     assert render("<b>x</b>") == "<p>&lt;b&gt;x&lt;/b&gt;</p>\n"
 

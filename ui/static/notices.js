@@ -16,6 +16,14 @@ document.addEventListener("htmx:error", (event) => {
   if (event.detail.ctx?.request.method !== "GET") notice("The server cannot be reached. Is Pagewell still running?");
 });
 
+// A stream was lost: htmx tries again by itself, and goes on from the last event.
+document.addEventListener("htmx:sse:error", () => {
+  document.getElementById("offline").textContent = "The connection to Pagewell is lost. Trying again …";
+});
+document.addEventListener("htmx:sse:after:connection", () => {
+  document.getElementById("offline").textContent = "";
+});
+
 document.addEventListener("htmx:confirm", (event) => {
   const { ctx, issueRequest, dropRequest } = event.detail;
   const dialog = document.getElementById("confirm");
