@@ -23,8 +23,12 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     ] = None
     max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="Most answers computed together in one step.")] = 64
     max_num_batched_tokens: Annotated[
-        int, Meta(ge=16, description="Token budget of one step, shared by prefill chunks and decodes.")
-    ] = 512
+        Annotated[int, Meta(ge=16)] | None,
+        Meta(
+            description="Token budget of one step, shared by prefill chunks and decodes; a stop takes effect between steps. "
+            "Default: 2048 on a GPU, 128 on a CPU."
+        ),
+    ] = None
     enable_chunked_prefill: Annotated[
         bool,
         Meta(description="Cut long prompts into chunks that run beside decodes. Off: a prompt runs whole, in one step."),
@@ -78,6 +82,13 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         bool, Meta(description="Check every law of the KV cache after each step (slow; for development).")
     ] = False
 
+    @property
+    def token_budget(self) -> int:
+        """max_num_batched_tokens, or the default of `device`, which load_core has resolved by then."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        return max(self.max_num_seqs, 2048 if self.device == "cuda" else 128)
+
     def validate(self) -> None:
         """Raise ConfigError for values that are well-formed but not available, naming the setting and the remedy."""
         if self.tensor_parallel_size != 1:
@@ -92,9 +103,9 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
             )
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}, which is not a power of two.", "Use 16, 32, 64 or 128.")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.token_budget < self.max_num_seqs:
             raise ConfigError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}): "
+                f"max_num_batched_tokens ({self.token_budget}) is below max_num_seqs ({self.max_num_seqs}): "
                 "not every running answer would get a token in each step.",
                 "Raise --max-num-batched-tokens or lower --max-num-seqs.",
             )

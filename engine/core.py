@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine.config import EngineConfig
+from engine.errors import BrokenLogits
 from engine.group import RequestGroup
 from engine.kv.manager import KVManager
 from engine.scheduler import Scheduler
@@ -145,9 +146,7 @@ class EngineCore:
             try:
                 result = self.runner.execute(plan)
             except Exception as error:
-                log.exception("A step failed; its %d answers end with an error", len(plan.entries))
-                for uid in {entry.seq.request.uid for entry in plan.entries}:
-                    self._end(self.groups[uid], FinishReason.ERROR, f"The model could not compute this answer: {error}")
+                self._fail(plan, error)
             else:
                 self._commit(plan, result)
             self.counters.n_steps += 1
@@ -157,6 +156,14 @@ class EngineCore:
         if self._debug:
             self.scheduler.check()
         self._flush()
+
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
+        """End the requests that broke the step, all of its requests if that is unknown; the others compute theirs again."""
+        planned = {entry.seq.request.uid for entry in plan.entries}
+        broken = planned & set(error.uids) if isinstance(error, BrokenLogits) else planned
+        log.error("A step failed; %d of its %d requests end with an error", len(broken), len(planned), exc_info=error)
+        for uid in broken:
+            self._end(self.groups[uid], FinishReason.ERROR, f"The model could not compute this answer: {error}")
 
     def _flush(self) -> None:
         if self._events:

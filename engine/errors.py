@@ -54,3 +54,14 @@ class QueueFull(PagewellError):
 
 class EngineDead(PagewellError):
     """The engine thread has stopped; no request can be served until the model is loaded again."""
+
+
+class BrokenLogits(PagewellError):
+    """The model's output for the requests `uids` is not a number, or nothing is left to draw from."""
+
+    def __init__(self, uids: list[int]) -> None:
+        self.uids = uids
+        super().__init__(
+            f"The model's output for request {', '.join(map(str, uids))} has no finite likeliest token.",
+            "The weights may be damaged, or the number format too narrow for this model: try --dtype float32.",
+        )

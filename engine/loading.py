@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ModelLoadError
 from engine.info import ModelInfo
 from engine.models.parts import Matrix
-from engine.runner.runner import ModelRunner
+from engine.runner.runner import ModelRunner, device_of
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.types import Event
@@ -45,6 +47,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
 
     Raises ModelLoadError for a checkpoint that cannot be used, ConfigError for settings that cannot be had.
     """
+    config = structs.replace(config, device=device_of(config).type)
     config.validate()
     checkpoint = open_checkpoint(path)
     if checkpoint.kind == "gguf":

@@ -26,7 +26,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.n_preemptions = 0
         self._max_num_seqs = config.max_num_seqs
-        self._token_budget = config.max_num_batched_tokens
+        self._token_budget = config.token_budget
         self._chunked = config.enable_chunked_prefill
         self._headroom = max(1, len(kv.pool.blocks) // 100)
 

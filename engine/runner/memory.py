@@ -52,7 +52,7 @@ def step_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> 
     position = 8 * model.n_kv_heads * model.head_dim + model.rope.rotary_dim * (4 if model.local_rope is None else 8)
     if not config.enable_chunked_prefill:
         position += token
-    return config.max_num_batched_tokens * token + sampling, position
+    return config.token_budget * token + sampling, position
 
 
 def fit(

@@ -39,9 +39,8 @@ class ModelRunner:
         n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. Raises
         ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
         """
-        config.validate()
         self.model_config = model = checkpoint.config
-        self.device = _device(config)
+        self.device = device_of(config)
         self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
         self.kv_dtype = _dtype(config.kv_cache_dtype, self.dtype)
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
@@ -134,7 +133,8 @@ class ModelRunner:
         return tuple(result)
 
 
-def _device(config: EngineConfig) -> torch.device:
+def device_of(config: EngineConfig) -> torch.device:
+    """Where the model runs. Raises ConfigError for a GPU that is not there."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is cuda, but torch sees no CUDA device here.", "Set --device cpu, or leave it out.")
     if config.device == "auto":

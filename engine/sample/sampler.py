@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 import torch
 from torch import Tensor
 
-from engine.errors import PagewellError
+from engine.errors import BrokenLogits
 from engine.sample import processors
 from engine.sample.logprobs import token_logprobs
 from engine.sample.rng import uniform
@@ -15,17 +15,6 @@ from engine.types import Sequence, TokenLogprob
 
 _CPU_VALUES = 1 << 16
 """Logits of the rows drawn at once on a CPU: with more, their intermediate values leave the cache (seven times slower)."""
-
-
-class BrokenLogits(PagewellError):
-    """The model's output is not a number, or nothing is left to draw from."""
-
-    def __init__(self, uids: list[int]) -> None:
-        self.uids = uids
-        super().__init__(
-            f"The model's output for request {', '.join(map(str, uids))} has no finite likeliest token.",
-            "The weights may be damaged, or the number format too narrow for this model: try --dtype float32.",
-        )
 
 
 class Sampler:

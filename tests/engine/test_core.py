@@ -6,8 +6,9 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.errors import BrokenLogits
 from engine.outputs import RequestOutput
-from engine.types import Delta, Event, Finished, FinishReason, Request, SamplingParams, Started, Status
+from engine.types import Delta, Event, Finished, FinishReason, Request, SamplingParams, Started, Status, StepPlan, StepResult
 from tests.engine.fake_runner import END_ID, ByteTokenizer, FakeRunner
 
 
@@ -142,6 +143,25 @@ def test_a_failing_step_ends_its_answers_with_an_error_and_the_engine_goes_on() 
     fine = bench.add()
     bench.finish()
     assert len(bench.output(fine).outputs[0].token_ids) == 8
+
+
+def test_broken_logits_end_their_own_request_and_the_others_go_on_unharmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    broken, fine = bench.add(), bench.add("another")
+    execute = bench.runner.execute
+
+    def break_once(plan: StepPlan) -> StepResult:
+        execute(plan)
+        monkeypatch.setattr(bench.runner, "execute", execute)
+        raise BrokenLogits([broken])
+
+    monkeypatch.setattr(bench.runner, "execute", break_once)
+    bench.finish()
+    assert "no finite likeliest token" in bench.output(broken).error
+    alone = Bench()
+    uid = alone.add("another")
+    alone.finish()
+    assert bench.output(fine).outputs[0].token_ids == alone.output(uid).outputs[0].token_ids
 
 
 def test_a_result_that_belongs_to_an_older_generation_is_dropped() -> None:

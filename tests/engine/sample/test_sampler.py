@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 
-from engine.sample.sampler import BrokenLogits, Sampler
+from engine.errors import BrokenLogits
+from engine.sample.sampler import Sampler
 from tests.engine.runner.sequences import sequence
 
 N_VOCAB = 1003
