@@ -14,7 +14,7 @@ from typing import Literal
 from app.errors import ModelFailed, ModelLoading
 from app.settings import Settings
 from engine.async_engine import AsyncEngine, ModelInfo
-from engine.errors import EngineDead, PagewellError
+from engine.errors import PagewellError
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ class ModelHost:
         """Facts of the model; they stay after an unload."""
         self.on_ready: list[Callable[[AsyncEngine], None]] = []
         """Called on the event loop with each engine that becomes ready."""
+        self.on_failed: list[Callable[[PagewellError], None]] = []
+        """Called on the event loop when a load fails."""
         self.created = int(time.time())
         self._load = load
         self._idle_timeout_s = idle_timeout_s
@@ -147,6 +149,8 @@ class ModelHost:
         self.error = error
         self.state = "failed"
         log.error("The model %s could not be loaded: %s", self.name, error)
+        for callback in self.on_failed:
+            callback(error)
 
     def _note_progress(self, done: int, total: int) -> None:
         if total > 0:
@@ -159,15 +163,13 @@ class ModelHost:
             engine = self._engine
             if engine is None:
                 continue
-            try:
-                stats = await engine.stats()
-            except EngineDead:
+            if not engine.is_alive:
                 log.error("The engine of %s has died; loading the model again", self.name)
                 await self.unload()
                 if self.state == "unloaded":  # no request has begun to load it meanwhile
                     self._begin()
                 continue
-            if stats.n_running or stats.n_waiting:
+            if engine.n_live:
                 self._last_used = time.monotonic()
             elif self._idle_timeout_s and time.monotonic() - self._last_used > self._idle_timeout_s:
                 await self.unload()

@@ -80,6 +80,16 @@ class AsyncEngine:
         loaded = await asyncio.to_thread(load_core, path, config, progress)
         return cls(loaded.make_core, loaded.tokenizer, loaded.template, loaded.info, config)
 
+    @property
+    def is_alive(self) -> bool:
+        """False once the engine thread has ended, by `close` or by a broken law."""
+        return self._thread.is_alive()
+
+    @property
+    def n_live(self) -> int:
+        """Requests that have not ended, waiting ones among them."""
+        return len(self._streams)
+
     def submit(
         self,
         prompt_token_ids: list[int],
@@ -94,8 +104,8 @@ class AsyncEngine:
         n_vocab = self.tokenizer.vocab_size
         check_params(params, n_vocab)
         check_prompt(prompt_token_ids, n_vocab, self.info.max_model_len)
-        if len(self._streams) >= self._max_live:
-            raise QueueFull(f"{len(self._streams)} requests are running or waiting.", "Come back in a few seconds.")
+        if self.n_live >= self._max_live:
+            raise QueueFull(f"{self.n_live} requests are running or waiting.", "Come back in a few seconds.")
         request = Request(request_id, prompt_token_ids, params, cache_salt=cache_salt, priority=priority)
         uid = self._core.add(request)
         stream = self._streams[uid] = RequestStream(uid, self.abort)
@@ -130,7 +140,7 @@ class AsyncEngine:
         return answer.result()
 
     def _require_alive(self) -> None:
-        if not self._thread.is_alive():
+        if not self.is_alive:
             raise EngineDead(f"The engine has stopped: {self._core.error or 'it was closed'}.", "Load the model again.")
 
     def _dispatch(self, events: list[Event]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from app.commands.params import setting_options, settings_from
 from app.settings import Settings
-from engine.errors import ConfigError
+from engine.errors import ConfigError, PagewellError
 
 SHUTDOWN_S = 5
 """Streams that still run after this long are cut when the server is stopped."""
@@ -72,8 +72,15 @@ def run(settings: Settings, sock: socket.socket) -> None:
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
     )
+
+    def give_up(_: PagewellError) -> None:
+        server.should_exit = host.info is None  # a model that ran before may come back; one that never did will not
+
+    host.on_failed.append(give_up)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
         server.run(sockets=[sock])
+    if host.info is None and host.error is not None:
+        raise host.error
 
 
 def welcome(settings: Settings) -> str:

@@ -9,8 +9,7 @@ import pytest
 
 from app.errors import ModelFailed, ModelLoading
 from app.host import ModelHost
-from engine.errors import EngineDead, ModelLoadError
-from engine.stats import EngineCounters, EngineStats
+from engine.errors import ModelLoadError
 
 
 class FakeEngine:
@@ -19,15 +18,9 @@ class FakeEngine:
     info: Any = None
 
     def __init__(self) -> None:
-        self.n_running = 0
-        self.dead = False
+        self.n_live = 0
+        self.is_alive = True
         self.closed = False
-
-    async def stats(self) -> EngineStats:
-        if self.dead:
-            raise EngineDead("gone")
-        sizes = dict.fromkeys(("n_waiting", "n_blocks", "n_free", "n_cached", "n_shared", "n_used", "block_size"), 0)
-        return EngineStats(time_s=0.0, n_running=self.n_running, counters=EngineCounters(), **sizes)
 
     async def close(self) -> None:
         self.closed = True
@@ -141,10 +134,10 @@ async def test_a_model_at_work_is_not_idle(quick: None) -> None:
     host = ModelHost(loads, name="m", idle_timeout_s=0.05)
     await host.start()
     await reach(host, "ready")
-    loads.engines[0].n_running = 1
+    loads.engines[0].n_live = 1
     await asyncio.sleep(0.15)
     assert host.state == "ready"
-    loads.engines[0].n_running = 0
+    loads.engines[0].n_live = 0
     await reach(host, "unloaded")
     await host.close()
 
@@ -155,7 +148,7 @@ async def test_a_dead_engine_is_replaced(quick: None) -> None:
     host = ModelHost(loads, name="m")
     await host.start()
     await reach(host, "ready")
-    loads.engines[0].dead = True
+    loads.engines[0].is_alive = False
     async with asyncio.timeout(5):
         while len(loads.engines) < 2:
             await asyncio.sleep(0.005)

@@ -137,6 +137,12 @@ def test_a_damaged_model_ends_serve_at_once(tmp_path: Path) -> None:
     assert "not a GGUF file" in result.stderr and "Traceback" not in result.stderr
 
 
+def test_a_first_load_that_fails_ends_serve_with_the_reason() -> None:
+    result = pagewell("serve", str(models.smollm2()), "--port", "0", "--max-model-len", "99999")
+    assert result.returncode == 2
+    assert "made for 8,192 tokens" in result.stderr and "Traceback" not in result.stderr
+
+
 def test_ctrl_c_ends_serve_in_order() -> None:
     terminal = Terminal("serve", str(models.smollm2()), "--port", "0", "--max-model-len", "256")
     terminal.wait_for("Ctrl-C stops it")
