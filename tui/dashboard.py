@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,6 +34,7 @@ RATES = (0.5, 1.0, 2.0, 4.0)
 """Paints per second that + and - go through."""
 _MAP_ROWS = ((50, 12), (36, 7), (0, 3))
 """Least height of the screen, and most rows of the block map on the overview."""
+_FONT_FACE = re.compile(r"@font-face\s*\{[^}]*\}")
 
 
 class Dashboard(App[None]):
@@ -226,12 +229,14 @@ class Dashboard(App[None]):
             self.notify(f"Copied {plain(row.id or str(row.uid), 40)}", markup=False)
 
     def action_save_svg(self) -> None:
+        path = Path.cwd() / f"pagewell-{datetime.now():%Y-%m-%d-%H%M%S}.svg"
         try:
-            path = self.save_screenshot(path=str(Path.cwd()))
+            # The picture would fetch its font from afar when it is looked at; any monospaced one will do.
+            path.write_text(_FONT_FACE.sub("", self.export_screenshot()), "utf-8")
         except OSError as error:
             self.notify(str(error), title="Not saved", severity="error", markup=False)
         else:
-            self.notify(path, title="Saved", markup=False)
+            self.notify(str(path), title="Saved", markup=False)
 
     def action_help(self) -> None:
         keys = [(binding.key_display or binding.key.split(",")[0], binding.tooltip) for binding in self.BINDINGS]

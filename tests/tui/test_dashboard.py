@@ -250,7 +250,8 @@ async def test_save_svg_writes_a_picture_into_the_working_directory(server, tmp_
         await until_text(pilot, "agent-one")
         await press(pilot, "w")
         (picture,) = tmp_path.glob("*.svg")
-        assert "agent-one" in picture.read_text("utf-8")
+        drawn = picture.read_text("utf-8")
+        assert "agent-one" in drawn and not re.search(r"url\(\W*http", drawn), "a picture fetches nothing"
 
 
 async def test_help_names_every_key(server):
