@@ -13,7 +13,7 @@ from tests import models
 
 def dense_folder(gguf: Path) -> Path:
     """The GGUF as a float32 folder in Hugging Face layout, converted once (it takes half a minute and more)."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     target = models.folder() / "dense" / gguf.stem
     if not target.exists():
@@ -23,7 +23,6 @@ def dense_folder(gguf: Path) -> Path:
         model.hf_quantizer = None  # the weights are dense by now, yet transformers still refuses to save them
         del model.config.quantization_config
         model.save_pretrained(partial)
-        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(partial)
         partial.rename(target)
     return target
 

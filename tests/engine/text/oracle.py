@@ -25,10 +25,7 @@ def metadata(gguf: Path) -> dict:
 
 def folder(gguf: Path) -> Path:
     """A folder with transformers' tokenizer.json for this file."""
-    dense = models.folder() / "dense" / gguf.stem
     target = models.folder() / "tokenizers" / gguf.stem
-    if dense.exists():
-        return dense
     if not target.exists():
         from transformers import AutoTokenizer
 

@@ -139,6 +139,14 @@ def test_ends_and_beginnings_of_smollm2(smollm2):
 
 
 @pytest.mark.models
+def test_both_sizes_of_qwen_share_one_vocabulary():
+    """The small one drafts for the large one, and what holds for its tokenizer holds for both."""
+    small, large = oracle.ours(models.qwen_05b()), oracle.ours(models.qwen_15b())
+    assert [large.encode(text) for text in corpus.ALL] == [small.encode(text) for text in corpus.ALL]
+    assert large.end_ids == small.end_ids and large.vocab_size == small.vocab_size
+
+
+@pytest.mark.models
 def test_ends_and_beginnings_of_qwen():
     qwen = oracle.ours(models.qwen_05b())
     ends = {qwen.token_text(i) for i in qwen.end_ids}
