@@ -22,7 +22,7 @@ def run(url: str, api_key: str | None = None, *, readonly: bool = False, once: b
             _print_once(client, as_json)
             return 0
     except FeedError as error:
-        print(error, "Start a server with `pagewell serve`, or name another one with --url.", sep="\n", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 1
     from tui.dashboard import Dashboard  # Textual takes a moment that scripts need not wait for
 

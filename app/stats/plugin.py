@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from litestar.config.app import AppConfig
 from litestar.di import Provide
+from litestar.events import EventListener
 from litestar.plugins import InitPlugin
 
 from app.settings import Settings
 from app.stats.controller import StatsController
 from app.stats.sampler import Sampler
 from app.stats.source import Host
+
+SERVER_STOPPING = "server_stopping"
+"""Emitted on the application when it will take no more connections, before open responses are waited for."""
 
 
 class StatsPlugin(InitPlugin):
@@ -25,4 +29,8 @@ class StatsPlugin(InitPlugin):
         app_config.dependencies["stats_settings"] = Provide(lambda: self._settings, sync_to_thread=False)
         app_config.on_startup.append(self.sampler.start)
         app_config.on_shutdown.append(self.sampler.stop)
+        app_config.listeners.append(EventListener(SERVER_STOPPING)(self._end_feeds))
         return app_config
+
+    async def _end_feeds(self) -> None:
+        self.sampler.end_feeds()

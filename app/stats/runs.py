@@ -12,9 +12,7 @@ def encode(states: bytes, owners: Sequence[int]) -> tuple[Run, ...]:
     """Run-length encode one state and one owner per block. O(blocks)."""
     if len(states) != len(owners):
         raise ValueError(f"{len(states)} block states but {len(owners)} owners")
-    return tuple(
-        Run(state, owner, sum(1 for _ in group)) for (state, owner), group in groupby(zip(states, owners, strict=True))
-    )
+    return tuple(Run(state, owner, sum(1 for _ in group)) for (state, owner), group in groupby(zip(states, owners, strict=True)))
 
 
 def diff(old: Sequence[Run], new: Sequence[Run]) -> tuple[Patch, ...] | None:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from app.signal import Signal
 from app.stats import compose, runs
 from app.stats.answers import Answers
 from app.stats.delta import delta
@@ -46,7 +47,8 @@ class Sampler:
         self._process = ProcessMeter()
         self._history: deque[Point] = deque()
         self._lock = asyncio.Lock()
-        self._published = asyncio.Event()
+        self._published = Signal()
+        self._ending = False
         self._wanted = asyncio.Event()
         self.n_listeners = 0
         self._task: asyncio.Task[None] | None = None
@@ -80,11 +82,16 @@ class Sampler:
             if not self.n_listeners:
                 self._wanted.clear()
 
-    async def next_frame(self, after_seq: int) -> Frame:
-        """The newest frame above `after_seq`, once there is one."""
-        while self.frame is None or self.frame.seq <= after_seq:
+    async def next_frame(self, after_seq: int) -> Frame | None:
+        """The newest frame above `after_seq`, once there is one; None when the server goes down."""
+        while not self._ending and (self.frame is None or self.frame.seq <= after_seq):
             await self._published.wait()
-        return self.frame
+        return None if self._ending else self.frame
+
+    def end_feeds(self) -> None:
+        """Let every listener go: a server that stops waits for its open responses."""
+        self._ending = True
+        self._published.notify()
 
     async def fresh_frame(self) -> Frame:
         """The newest frame, sampled now if it is older than PERIOD_S."""
@@ -120,8 +127,7 @@ class Sampler:
             self._previous, self._delta = self.frame, None
             self.frame = self._compose(stats)
             self._remember(self.frame)
-            self._published.set()
-            self._published = asyncio.Event()
+            self._published.notify()
 
     async def _run(self) -> None:
         while True:

@@ -22,8 +22,7 @@ async def events(sampler: Sampler) -> AsyncIterator[bytes]:
     seq = -1
     key_s = float("-inf")
     with sampler.listening():
-        while True:
-            frame = await sampler.next_frame(seq)
+        while (frame := await sampler.next_frame(seq)) is not None:
             delta = sampler.newest_delta() if frame.seq == seq + 1 and frame.time_s - key_s < KEY_PERIOD_S else None
             if delta is None:
                 key_s = frame.time_s

@@ -103,7 +103,8 @@ class FeedClient:
         except httpx.HTTPStatusError as error:
             raise FeedError(_server_message(error.response)) from error
         except httpx.HTTPError as error:
-            raise FeedError(f"Nothing answers at {self.url} ({_reason(error)}).") from error
+            hint = "Start a server with `pagewell serve`, or name another one with --url."
+            raise FeedError(f"Nothing answers at {self.url} ({_reason(error)}).\n{hint}") from error
         return response
 
 

@@ -93,9 +93,7 @@ class BlockMap(Painted):
             tiles = (shade.tile(palette, self._hues, place, spot) for place in row)
             return [(glyph * self._layout.cells, style) for glyph, style in tiles]
         row = [*row, EMPTY] if len(row) % 2 else row
-        return [
-            shade.pair(palette, self._hues, first, second, spot) for first, second in zip(row[::2], row[1::2], strict=True)
-        ]
+        return [shade.pair(palette, self._hues, first, second, spot) for first, second in zip(row[::2], row[1::2], strict=True)]
 
     def _update(self) -> None:
         """Lay the blocks out and mark the rows that differ from what is on the screen."""

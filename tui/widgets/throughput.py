@@ -52,9 +52,7 @@ class Throughput(Painted):
         lines += self._graph(lambda p: p.prompt_tok_s, n_down, palette.prompt, hanging=True)
         return Text("\n").join(lines)
 
-    def _graph(
-        self, value: Callable[[Point], float], height: int, gradient: Sequence[str], *, hanging: bool
-    ) -> list[Text]:
+    def _graph(self, value: Callable[[Point], float], height: int, gradient: Sequence[str], *, hanging: bool) -> list[Text]:
         width = self.size.width
         if height <= 0 or width <= 0 or self._frame is None:
             return []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
+import uvicorn
 from litestar import Litestar
 from litestar.testing import AsyncTestClient
 
 from app import settings as app_settings
 from app.errors import respond
 from app.stats import StatsPlugin
+from app.stats.plugin import SERVER_STOPPING
 from tests.app.stats.fakes import FakeEngine, FakeHost, request, stats
 
 
@@ -82,3 +86,20 @@ async def test_a_server_in_key_mode_aborts_for_the_key(headers, status):
 async def test_the_frame_tells_what_the_permission_mode_is():
     async with client("readonly") as http:
         assert (await http.get("/api/stats")).json()["control"] == "readonly"
+
+
+async def test_feeds_end_by_themselves_when_the_server_stops():
+    app = Litestar(plugins=[StatsPlugin(app_settings.make(), FakeHost())], logging_config=None)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=5))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    async with httpx.AsyncClient() as http, http.stream("GET", f"{url}/api/stats/stream") as response:
+        lines = response.aiter_lines()
+        assert await anext(lines) == "event: key"
+        app.emit(SERVER_STOPPING)
+        async with asyncio.timeout(5):
+            assert [line async for line in lines][-1] == ""
+    server.should_exit = True
+    await asyncio.wait_for(serving, 5)
