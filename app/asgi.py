@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.events import EventListener
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
@@ -13,7 +16,7 @@ from app.chat.plugin import ChatPlugin
 from app.errors import respond
 from app.health import HealthController
 from app.host import ModelHost
-from app.lifespan import model_lifespan
+from app.lifespan import ANSWERS_GRACE_S, SERVER_STOPPING, model_lifespan
 from app.metrics import Metrics
 from app.openai import OpenAIPlugin
 from app.security import MAX_BODY_BYTES, Guard
@@ -39,6 +42,7 @@ def create_app(settings: Settings, host: ModelHost | None = None) -> Litestar:
         },
         exception_handlers={Exception: respond},
         lifespan=[model_lifespan(host)],
+        listeners=[EventListener(SERVER_STOPPING)(partial(host.drain, ANSWERS_GRACE_S))],
         openapi_config=OpenAPIConfig(
             title="Pagewell",
             version="1",

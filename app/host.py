@@ -102,13 +102,20 @@ class ModelHost:
         self._watching = asyncio.create_task(self._watch(), name="model-watch")
 
     async def unload(self) -> None:
-        """Free the model's memory; the next request loads it again. Live requests are aborted."""
+        """Free the model's memory; the next request loads it again. Live requests end with an error."""
         engine, self._engine = self._engine, None
         if engine is not None:
             self.state = "unloaded"
             self.progress = 0.0
             await engine.close()
             log.info("Unloaded %s", self.name)
+
+    async def drain(self, grace_s: float) -> None:
+        """The server is stopping: answers may go on for `grace_s`, then those that have not ended end with an error."""
+        deadline = time.monotonic() + grace_s
+        while self._engine is not None and self._engine.n_live and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        await self.unload()
 
     async def close(self) -> None:
         """End loading and the engine, for good."""

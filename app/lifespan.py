@@ -9,6 +9,11 @@ from litestar import Litestar
 
 from app.host import ModelHost
 
+SERVER_STOPPING = "server_stopping"
+"""Litestar event: no more connections are taken. What would keep one open for ever ends now; answers get a moment more."""
+ANSWERS_GRACE_S = 3.0
+"""How long answers may go on while the server stops; then they end with an error."""
+
 
 def model_lifespan(host: ModelHost) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     """Loads the model beside the running server and closes it at the end."""

@@ -124,7 +124,7 @@ class AsyncEngine:
         return await self._ask(self._core.evict_cached)
 
     async def close(self) -> None:
-        """Abort what is live and end the engine thread. Streams get their Finished event."""
+        """End the engine thread. Live streams get their Finished event, an error that says the model was unloaded."""
         self._core.stop()
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # the last batch of events was posted before the thread ended

@@ -36,9 +36,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     block_size: Annotated[int, Meta(ge=1, le=256, description="Tokens of one KV cache block.")] = 16
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(
-            description="Share of free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."
-        ),
+        Meta(description="Share of free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."),
     ] = None
     kv_cache_memory: Annotated[
         Annotated[int, Meta(ge=1)] | None,

@@ -106,7 +106,7 @@ class EngineCore:
         self._post(lambda: reply(self.kv.pool.evict_cached()))
 
     def stop(self) -> None:
-        """End `run` after the step under way; every live request is aborted."""
+        """End `run` after the step under way; every live request ends with an error that says so."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -128,11 +128,11 @@ class EngineCore:
                     if self._stopping:
                         break
                 self.step()
-            self._end_all(FinishReason.ABORT, None)
+            self._end_all("The model was unloaded before the answer was complete.")
         except BaseException as error:
             log.exception("The engine has stopped")
             self.error = error
-            self._end_all(FinishReason.ERROR, f"The engine has stopped: {error}")
+            self._end_all(f"The engine has stopped: {error}")
         self._flush()
 
     def step(self) -> None:
@@ -192,11 +192,11 @@ class EngineCore:
         self.counters.count_end(reason)
         self._events.append(group.terminal(reason, error))
 
-    def _end_all(self, reason: FinishReason, error: str | None) -> None:
+    def _end_all(self, error: str) -> None:
         while self._inbox:
             self._inbox.popleft()()
         for group in list(self.groups.values()):
-            self._end(group, reason, error)
+            self._end(group, FinishReason.ERROR, error)
 
     def _note_started(self, plan: StepPlan) -> None:
         for entry in plan.entries:

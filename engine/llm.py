@@ -1,8 +1,8 @@
 """LLM: the offline API. Prompts in, whole answers out, everything batched in one process.
 
-    from engine.llm import LLM, SamplingParams
-    llm = LLM("SmolLM2-135M-Instruct.Q4_1.gguf")
-    print(llm.generate("The capital of France is", SamplingParams(max_tokens=8))[0].outputs[0].text)
+from engine.llm import LLM, SamplingParams
+llm = LLM("SmolLM2-135M-Instruct.Q4_1.gguf")
+print(llm.generate("The capital of France is", SamplingParams(max_tokens=8))[0].outputs[0].text)
 """
 
 from __future__ import annotations

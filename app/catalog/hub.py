@@ -103,7 +103,9 @@ def pull(repo: str, quant: str | None) -> disk.LocalModel:
             f"The hub has no model {repo}, or it is private or gated.", "Check the spelling, or set HF_TOKEN."
         ) from error
     except (errors.HTTPError, errors.LocalEntryNotFoundError) as error:
-        raise ModelLoadError(f"The hub could not be reached for {repo}: {error}", "Check the network, then run it again.") from error
+        raise ModelLoadError(
+            f"The hub could not be reached for {repo}: {error}", "Check the network, then run it again."
+        ) from error
     except OSError as error:
         raise ModelLoadError(f"{repo} could not be stored: {error}", "Check room and permissions, then run it again.") from error
     return disk.open_path(folder / choice.files[0] if len(choice.files) == 1 else folder)

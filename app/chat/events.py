@@ -32,6 +32,12 @@ class Changes:
         self._seq = 0
         self._kept: deque[Change] = deque(maxlen=KEPT)
         self._signal = Signal()
+        self.closed = False
+        """The server is stopping: nobody should wait for more."""
+
+    def close(self) -> None:
+        self.closed = True
+        self._signal.notify()
 
     @property
     def cursor(self) -> str:

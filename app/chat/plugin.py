@@ -10,6 +10,7 @@ from litestar import Litestar
 from litestar.config.app import AppConfig
 from litestar.datastructures import CacheControlHeader
 from litestar.di import Provide
+from litestar.events import EventListener
 from litestar.plugins import InitPlugin
 from litestar.static_files import create_static_files_router
 
@@ -22,6 +23,7 @@ from app.generation.hub import GenerationHub
 from app.generation.live import Live
 from app.generation.log import GenerationLog
 from app.host import ModelHost
+from app.lifespan import SERVER_STOPPING
 from ui.render import STATIC
 
 
@@ -49,10 +51,15 @@ class ChatPlugin(InitPlugin):
             "generation_hub": Provide(lambda: self.hub, sync_to_thread=False),
         }
         app_config.lifespan.append(self._lifespan)
+        app_config.listeners.append(EventListener(SERVER_STOPPING)(self._end_streams))
         return app_config
 
     def _announce_end(self, live: Live) -> None:
         self._changes.ended(live.conversation_id)
+
+    async def _end_streams(self) -> None:
+        self._changes.close()
+        await self.hub.close()
 
     @asynccontextmanager
     async def _lifespan(self, _: Litestar) -> AsyncIterator[None]:

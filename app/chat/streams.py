@@ -54,10 +54,10 @@ async def answer(
 async def changes(
     changes: Changes, service: ChatService, views: Views, current: int | None, tab: str, cursor: str
 ) -> AsyncGenerator[bytes, None]:
-    """The sidebar, the model's state and what other tabs did in this conversation, until the tab goes."""
+    """The sidebar, the model's state and what other tabs did in this conversation, until the tab or the server goes."""
     yield OPEN
     model = ""
-    while True:
+    while not changes.closed:
         fresh = changes.after(cursor)
         if fresh is None:
             yield event("stale")

@@ -18,7 +18,7 @@ from app.settings import Settings
 from engine.errors import ConfigError, PagewellError
 
 SHUTDOWN_S = 5
-"""Streams that still run after this long are cut when the server is stopped."""
+"""Connections that are open after this long are cut when the server stops; everything ends by itself before that."""
 
 
 @click.command(short_help="Serve a model: endpoint, chat page, statistics.")
@@ -43,17 +43,23 @@ def run(settings: Settings, sock: socket.socket) -> None:
 
     import uvicorn
 
-    from app import log
+    from app import log, paths
     from app.asgi import create_app
+    from app.db.migrate import upgrade
     from app.host import ModelHost
+    from app.lifespan import SERVER_STOPPING
     from engine.weights.loader import open_checkpoint
 
-    open_checkpoint(model.path)  # a damaged or unsupported file ends the command; the server would outlive it
+    # What is wrong with these ends the command; the server would outlive it.
+    open_checkpoint(model.path)
+    upgrade(paths.database_path())
     log.configure(settings.serving.log_level)
     name = settings.serving.served_model_name or model.name
     serving = msgspec.structs.replace(settings.serving, served_model_name=name, port=sock.getsockname()[1])
     settings = dataclasses.replace(settings, serving=serving)
     host = ModelHost.from_settings(settings, model.path)
+
+    app = create_app(settings, host)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -61,9 +67,13 @@ def run(settings: Settings, sock: socket.socket) -> None:
             if self.started:
                 click.echo(welcome(settings), err=True)
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.emit(SERVER_STOPPING)
+            await super().shutdown(sockets)
+
     server = Server(
         uvicorn.Config(
-            create_app(settings, host),
+            app,
             lifespan="on",
             ws="none",
             log_config=None,

@@ -7,13 +7,11 @@ from litestar.di import Provide
 from litestar.events import EventListener
 from litestar.plugins import InitPlugin
 
+from app.lifespan import SERVER_STOPPING
 from app.settings import Settings
 from app.stats.controller import StatsController
 from app.stats.sampler import Sampler
 from app.stats.source import Host
-
-SERVER_STOPPING = "server_stopping"
-"""Emitted on the application when it will take no more connections, before open responses are waited for."""
 
 
 class StatsPlugin(InitPlugin):

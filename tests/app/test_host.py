@@ -164,3 +164,32 @@ async def test_closing_while_the_model_loads_ends_the_load() -> None:
     await asyncio.sleep(0)
     await host.close()
     assert loads.engines == [] and host.current is None
+
+
+async def test_draining_waits_for_answers_then_unloads() -> None:
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "ready")
+    (engine,) = loads.engines
+    engine.n_live = 1
+    draining = asyncio.create_task(host.drain(30))
+    await asyncio.sleep(0.1)
+    assert not engine.closed
+    engine.n_live = 0
+    await asyncio.wait_for(draining, 5)
+    assert engine.closed
+    await host.close()
+
+
+async def test_draining_ends_answers_that_take_too_long() -> None:
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "ready")
+    loads.engines[0].n_live = 1
+    await host.drain(0.05)
+    assert loads.engines[0].closed
+    await host.close()

@@ -12,8 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
+
+from app import paths
 from tests import models
-from tests.e2e.server import LiveServer
+from tests.e2e.server import LiveServer, serve
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,6 +144,33 @@ def test_a_first_load_that_fails_ends_serve_with_the_reason() -> None:
     result = pagewell("serve", str(models.smollm2()), "--port", "0", "--max-model-len", "99999")
     assert result.returncode == 2
     assert "made for 8,192 tokens" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_damaged_database_ends_serve_with_the_remedy(pagewell_home: Path) -> None:
+    paths.database_path().parent.mkdir(parents=True, exist_ok=True)
+    paths.database_path().write_bytes(b"no database at all" * 100)
+    result = pagewell("serve", str(models.smollm2()), "--port", "0")
+    assert result.returncode == 2
+    assert "cannot be opened" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_server_that_is_stopped_ends_every_open_stream_in_order(tmp_path: Path) -> None:
+    with serve(tmp_path, "--max-model-len", "2048") as server, httpx.Client(base_url=server.url, timeout=60) as http:
+        body = {"messages": [{"role": "user", "content": "Count to a million."}], "stream": True, "ignore_eos": True}
+        with (
+            http.stream("GET", "/api/stats/stream") as feed,
+            http.stream("GET", "/ui/events", params={"after": "stale", "tab": "t"}) as page,
+            http.stream("POST", "/v1/chat/completions", json=body) as answer,
+        ):
+            lines = answer.iter_lines()
+            while '"content":""' in next(line for line in lines if line.startswith("data")):
+                pass
+            server.process.terminate()
+            *_, last = [line for line in lines if line]
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "generation_failed"
+            assert feed.read() and page.read()
+        server.process.wait(10)
+    assert not [line for line in server.log if "Traceback" in line or "Exception" in line]
 
 
 def test_ctrl_c_ends_serve_in_order() -> None:

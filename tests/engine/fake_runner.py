@@ -48,9 +48,7 @@ class ByteTokenizer:
 class FakeRunner:
     """`end_every` makes about one in so many draws the end token; `step_s` is how long a step takes."""
 
-    def __init__(
-        self, n_blocks: int, block_size: int, max_model_len: int, *, end_every: int = 0, step_s: float = 0.0
-    ) -> None:
+    def __init__(self, n_blocks: int, block_size: int, max_model_len: int, *, end_every: int = 0, step_s: float = 0.0) -> None:
         self.n_blocks = n_blocks
         self.block_size = block_size
         self.max_model_len = max_model_len

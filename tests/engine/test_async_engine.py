@@ -82,12 +82,12 @@ async def test_abort_still_delivers_the_terminal_event() -> None:
         assert events[-1].reason is FinishReason.ABORT
 
 
-async def test_close_ends_live_streams() -> None:
+async def test_close_ends_live_streams_with_an_error_that_says_why() -> None:
     async with fake_engine(step_s=0.002) as engine:
         stream = engine.submit(list(b"hello"), SamplingParams(max_tokens=200))
         await anext(stream)
     events = [event async for event in stream]
-    assert events[-1].reason is FinishReason.ABORT
+    assert events[-1].reason is FinishReason.ERROR and "unloaded" in events[-1].error
     with pytest.raises(EngineDead):
         engine.submit(list(b"hello"), SamplingParams())
 

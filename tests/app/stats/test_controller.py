@@ -13,8 +13,8 @@ from litestar.testing import AsyncTestClient
 
 from app import settings as app_settings
 from app.errors import respond
+from app.lifespan import SERVER_STOPPING
 from app.stats import StatsPlugin
-from app.stats.plugin import SERVER_STOPPING
 from tests.app.stats.fakes import FakeEngine, FakeHost, request, stats
 
 
