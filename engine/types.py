@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ class SamplingParams:
     min_tokens: int = 0
     """End tokens and stop token ids are masked until this many tokens were produced."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 is greedy, and so is anything below 0.00001."""
     top_p: float = 1.0
     top_k: int = 0
     """0 keeps the whole vocabulary."""
@@ -125,6 +125,8 @@ class Sequence:
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     n_preemptions: int = 0
+    penalty_state: Any = None
+    """The sampler's counts of `token_ids`, where the request has penalties; of no concern to others."""
 
     @property
     def n_output(self) -> int:

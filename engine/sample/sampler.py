@@ -32,14 +32,16 @@ class Sampler:
         edited = self._edited(logits, seqs)
         best, greedy_ids = edited.max(dim=-1)
         if not bool(best.isfinite().all()):
-            raise BrokenLogits([seq.request.uid for seq, ok in zip(seqs, best.isfinite().tolist(), strict=True) if not ok])
+            raise _broken(seqs, [row for row, ok in enumerate(best.isfinite().tolist()) if not ok])
         token_ids = greedy_ids.tolist()
-        drawn = [row for row, seq in enumerate(seqs) if seq.request.params.temperature > 0]
+        drawn = [row for row, seq in enumerate(seqs) if seq.request.params.temperature >= processors.GREEDY_BELOW]
         n_together = max(1, _CPU_VALUES // self.n_vocab) if logits.device.type == "cpu" else len(seqs)
         for start in range(0, len(drawn), n_together):
             rows = drawn[start : start + n_together]
             for row, token_id in zip(rows, self._draw(edited, rows, seqs), strict=True):
                 token_ids[row] = token_id
+        if drawn and max(token_ids) >= self.n_vocab:
+            raise _broken(seqs, [row for row, token_id in enumerate(token_ids) if token_id >= self.n_vocab])
         logprobs = self._logprobs(logits, token_ids, seqs)
         return list(zip(token_ids, logprobs, strict=True))
 
@@ -62,6 +64,7 @@ class Sampler:
         numbers = [uniform(seqs[row].seed, seqs[row].index, len(seqs[row].token_ids)) for row in rows]
         targets = torch.tensor(numbers, dtype=torch.float64, device=logits.device) * cumulative[:, -1]
         # The first token whose sum exceeds the target: one of weight 0 adds nothing to the sum and is never the first.
+        # Where all weights are 0, none does: the id is then the vocabulary's size, which no token has.
         return torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0].tolist()
 
     @staticmethod
@@ -74,3 +77,7 @@ class Sampler:
             for row, logprob in zip(rows, token_logprobs(asked, [token_ids[row] for row in rows], n_top), strict=True):
                 result[row] = logprob
         return result
+
+
+def _broken(seqs: Items[Sequence], rows: list[int]) -> BrokenLogits:
+    return BrokenLogits([seqs[row].request.uid for row in rows])

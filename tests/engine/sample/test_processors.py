@@ -121,3 +121,46 @@ def test_equals_of_the_last_token_kept_stay() -> None:
     logits = torch.tensor([[1.0, 3.0, 1.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
     weights = processors.cut(processors.temper(logits, params), params)
     assert (weights > 0).tolist() == [[True, True, True, False], [True, True, True, True]]
+
+
+class Counted(list):
+    """A list that knows how many of its items were looked at."""
+
+    n_read = 0
+
+    def __getitem__(self, at):
+        found = super().__getitem__(at)
+        self.n_read += len(found) if isinstance(at, slice) else 1
+        return found
+
+    def __iter__(self):
+        self.n_read += len(self)
+        return super().__iter__()
+
+
+PENALTIES = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": -0.7}
+
+
+def test_penalties_look_at_new_tokens_only() -> None:
+    tokens = Counted([1, 2, 3] * 20_000)
+    seq = sequence(tokens, n_output=30_000, **PENALTIES)
+    edited([1.0] * 8, seq)
+    for token_id in (5, 2):
+        tokens.append(token_id)
+        tokens.n_read = 0
+        edited([1.0] * 8, seq)
+        assert tokens.n_read <= 2, "one for all tokens, one for those produced"
+
+
+def test_penalties_kept_up_are_those_counted_anew() -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(50, generator=generator).tolist()
+    seq = sequence([3, 3, 7], **PENALTIES)
+    for token_id in torch.randint(0, 60, (200,), generator=generator).tolist():
+        seq.token_ids.append(token_id)
+        assert edited(logits, seq) == edited(logits, sequence([*seq.token_ids], n_output=seq.n_output, **PENALTIES))
+    for length in (120, 3, 2):
+        del seq.token_ids[length:]
+        assert edited(logits, seq) == edited(logits, sequence([*seq.token_ids], n_output=max(0, length - 3), **PENALTIES))
+    seq.token_ids += [9, 4]
+    assert edited(logits, seq) == edited(logits, sequence([3, 3, 9, 4], n_output=1, **PENALTIES))

@@ -36,6 +36,15 @@ def test_a_tiny_temperature_is_as_good_as_greedy() -> None:
     assert [token_id for token_id, _ in Sampler(N_VOCAB).sample(logits, seqs)] == logits.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("temperature", [1e-46, 1e-39, 9e-6])
+def test_a_temperature_below_float32_or_near_it_draws_the_likeliest_token(temperature) -> None:
+    logits = rows(4)
+    logits[:, 7] = logits.amax(-1)  # as likely as the likeliest: a draw could give either
+    expected = logits.argmax(-1).tolist()
+    seqs = [sequence([1], temperature=temperature, seed=i) for i in range(4)]
+    assert [token_id for token_id, _ in Sampler(N_VOCAB).sample(logits, seqs)] == expected
+
+
 def mixed_sequences() -> list:
     params = [
         {"temperature": 0.0},
@@ -140,3 +149,10 @@ def test_output_that_is_no_number_is_an_error_that_names_the_request(broken, tem
     seqs[1].request.uid = 77
     with pytest.raises(BrokenLogits, match="request 77 "):
         Sampler(N_VOCAB).sample(logits, seqs)
+
+
+def test_a_draw_from_nothing_is_an_error_and_never_an_id_past_the_vocabulary() -> None:
+    seqs = [sequence([1]), sequence([1], min_p=1.5)]
+    seqs[1].request.uid = 77
+    with pytest.raises(BrokenLogits, match="request 77 "):
+        Sampler(N_VOCAB).sample(rows(2), seqs)
