@@ -9,6 +9,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.runner import cgroup
 from engine.weights.config import ModelConfig
 
 GIB = 1 << 30
@@ -31,10 +32,11 @@ class KVBudget:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had without pushing anything out."""
+    """Memory that can be had without pushing anything out; within a container, no more than its limit leaves."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
+    available, left = psutil.virtual_memory().available, cgroup.left_bytes()
+    return available if left is None else min(available, left)
 
 
 def block_bytes(model: ModelConfig, block_size: int, kv_dtype: torch.dtype) -> int:
