@@ -19,6 +19,14 @@ SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
 QUANT = re.compile(r"[-._](I?Q\d\w*|T?Q\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)
 """Quantisation at the end of a GGUF's stem, by the naming convention of the format."""
 
+FOLDER_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+FOLDER_FILES += ("chat_template.jinja", "model.safetensors.index.json")
+"""Files of a model in Hugging Face layout, beside its weights."""
+INCOMPLETE = ".incomplete"
+"""Lies in a folder while its files are being downloaded, so that half a model is never taken for one."""
+DOWNLOADS = Path(".cache", "huggingface")
+"""Where huggingface_hub keeps, in the folder that it downloads into, parts of files and what it knows about them."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
@@ -33,7 +41,7 @@ class LocalModel:
     n_bytes: int
     """Weights on disk."""
     managed: bool
-    """Lies in Pagewell's own folder, so `models rm` may delete it."""
+    """Really lies in Pagewell's own folder, links followed, so `models rm` may delete it."""
 
 
 def quant_of(file_name: str) -> str:
@@ -54,7 +62,7 @@ def open_path(path: Path) -> LocalModel:
             raise ModelLoadError(
                 f"{path} is one part of a split GGUF, which cannot be loaded.", "Join the parts with gguf-split --merge."
             )
-        return LocalModel(path.stem, path, "gguf", path.stat().st_size, managed=paths.models_dir() in path.absolute().parents)
+        return LocalModel(path.stem, path, "gguf", path.stat().st_size, _is_managed(path))
     if not path.is_dir():
         raise ModelLoadError(
             f"There is no file or folder {path}.", "Check the spelling; `pagewell models list` shows the known models."
@@ -83,33 +91,50 @@ def installed() -> list[LocalModel]:
 
 
 def remove(model: LocalModel) -> None:
-    """Delete a model from Pagewell's folder. ModelLoadError for one that lies elsewhere: that is the person's own."""
+    """Delete a model's own files from Pagewell's folder; the model's folder goes too once nothing else lies in it.
+
+    ModelLoadError for a model that lies elsewhere (that is the person's own), and when a file cannot be deleted.
+    """
     if not model.managed:
         raise ModelLoadError(
             f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", "Delete it yourself."
         )
-    if model.path.is_dir():
-        shutil.rmtree(model.path)
-        return
-    model.path.unlink()
-    folder = model.path.parent
-    if folder != paths.models_dir() and not _in_folder(folder):
-        shutil.rmtree(folder)
+    folder = (model.path if model.path.is_dir() else model.path.parent).resolve()
+    # config.json goes first: what an interruption leaves is then no model any more.
+    own = [*(folder / name for name in FOLDER_FILES), *folder.glob("*.safetensors")] if model.path.is_dir() else [model.path]
+    try:
+        for path in own:
+            path.unlink(missing_ok=True)
+        if folder != paths.models_dir().resolve() and not _in_folder(folder):
+            _remove_empty(folder)
+    except OSError as error:
+        raise ModelLoadError(f"{model.path} could not be deleted whole: {error}", "Check its permissions.") from error
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove what a download leaves beside its files, then the folder if nothing is left in it."""
+    (folder / INCOMPLETE).unlink(missing_ok=True)
+    cache = folder / DOWNLOADS.parts[0]
+    if cache.is_dir() and not cache.is_symlink() and not (folder / DOWNLOADS).is_symlink():
+        shutil.rmtree(folder / DOWNLOADS, ignore_errors=True)
+        if not any(cache.iterdir()):
+            cache.rmdir()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _is_managed(path: Path) -> bool:
+    return paths.models_dir().resolve() in path.resolve().parents
 
 
 def _in_folder(folder: Path) -> list[LocalModel]:
     """Models of one folder: each GGUF in it, or the folder itself. Half-downloaded ones do not count."""
     name = folder.name.replace("--", "/", 1)
-    managed = paths.models_dir() in folder.absolute().parents
     ggufs = [path for path in sorted(folder.glob("*.gguf")) if not SPLIT.search(path.stem)]
     if ggufs:
         names = [name if len(ggufs) == 1 else f"{name}:{quant_of(path.name) or path.stem}" for path in ggufs]
-        return [LocalModel(n, path, "gguf", path.stat().st_size, managed) for n, path in zip(names, ggufs, strict=True)]
+        return [LocalModel(n, path, "gguf", path.stat().st_size, _is_managed(path)) for n, path in zip(names, ggufs, strict=True)]
     weights = sorted(folder.glob("*.safetensors"))
     if weights and (folder / "config.json").is_file() and not (folder / INCOMPLETE).exists():
-        return [LocalModel(name, folder, "safetensors", sum(path.stat().st_size for path in weights), managed)]
+        return [LocalModel(name, folder, "safetensors", sum(path.stat().st_size for path in weights), _is_managed(folder))]
     return []
-
-
-INCOMPLETE = ".incomplete"
-"""Lies in a folder while its files are being downloaded, so that half a model is never taken for one."""

@@ -24,8 +24,6 @@ QUANTS = (
 )
 # fmt: on
 """What the loader reads, the one to prefer first: a good size for its quality."""
-FOLDER_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-FOLDER_FILES += ("chat_template.jinja", "model.safetensors.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def choose(repo: str, quant: str | None, sizes: dict[str, int]) -> Choice:
     if weights and "config.json" in sizes:
         if "tokenizer.json" not in sizes:
             raise ModelLoadError(f"{repo} has no tokenizer.json.", "Look for a newer upload, or for one in GGUF.")
-        files = (*(name for name in FOLDER_FILES if name in sizes), *sorted(weights))
+        files = (*(name for name in disk.FOLDER_FILES if name in sizes), *sorted(weights))
         return Choice(repo, files, sum(sizes[name] for name in files))
     raise ModelLoadError(
         f"{repo} has neither a whole GGUF file nor safetensors with config.json.", "Look for a GGUF upload of it."

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from app import paths
 from app.catalog import disk, library, shelf
 from app.options import format_bytes
 
@@ -56,6 +57,9 @@ def rm(name: str, yes: bool) -> None:
         click.confirm(f"Delete {model.path} ({format_bytes(model.n_bytes)})?", abort=True)
     disk.remove(model)
     click.echo(f"Deleted {model.name}.")
+    folder = model.path if model.kind == "safetensors" else model.path.parent
+    if folder != paths.models_dir() and folder.exists():
+        click.echo(f"{folder} stays: there are other files in it.")
 
 
 @models.command()

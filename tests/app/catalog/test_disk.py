@@ -91,6 +91,51 @@ def test_removing_leaves_the_neighbours_and_the_persons_own_files(tmp_path: Path
     assert own.path.exists()
 
 
+def test_removing_takes_the_models_own_files_only() -> None:
+    folder = paths.models_dir() / "mine"
+    put(folder / "mine.gguf"), put(folder / "notes.txt"), put(folder / "big-00001-of-00002.gguf")
+    put(folder / ".cache" / "huggingface" / "download" / "mine.gguf.metadata"), put(folder / disk.INCOMPLETE)
+    disk.remove(library.find("mine"))
+    assert {path.name for path in folder.iterdir()} == {"notes.txt", "big-00001-of-00002.gguf"}
+    dense = safetensors_folder(paths.models_dir() / "Owner--Dense")
+    put(dense / "tokenizer.json"), put(dense / "notes.txt")
+    disk.remove(library.find("Owner/Dense"))
+    assert [path.name for path in dense.iterdir()] == ["notes.txt"]
+
+
+def test_removing_a_whole_download_leaves_no_folder() -> None:
+    dense = safetensors_folder(paths.models_dir() / "Owner--Dense")
+    put(dense / ".cache" / "huggingface" / "download" / "config.json.metadata")
+    disk.remove(library.find("Owner/Dense"))
+    assert not dense.exists()
+
+
+def test_what_only_seems_to_lie_in_pagewells_folder_is_the_persons_own(tmp_path: Path) -> None:
+    own = put(tmp_path / "own" / "x.gguf")
+    put(own.parent / "diary.txt"), safetensors_folder(tmp_path / "dense")
+    (paths.models_dir() / "linked").symlink_to(own.parent)
+    (paths.models_dir() / "dense").symlink_to(tmp_path / "dense")
+    (paths.models_dir() / "file.gguf").symlink_to(own)
+    up = paths.models_dir().joinpath(*[".."] * len(paths.models_dir().resolve().parts[1:]), *own.resolve().parts[1:])
+    for name in (str(up), "linked", "dense", "file", str(paths.models_dir() / "linked" / "x.gguf")):
+        with pytest.raises(ModelLoadError, match="not Pagewell's to delete"):
+            disk.remove(library.find(name))
+    assert {path.name for path in own.parent.iterdir()} == {"x.gguf", "diary.txt"}
+    assert len(list((tmp_path / "dense").iterdir())) == 3
+
+
+def test_removing_does_not_follow_links_out_of_the_folder(tmp_path: Path) -> None:
+    weights = put(tmp_path / "own" / "model.safetensors")
+    download = put(tmp_path / "cache" / "huggingface" / "precious")
+    folder = paths.models_dir() / "Owner--Dense"
+    put(folder / "config.json")
+    (folder / weights.name).symlink_to(weights)
+    (folder / ".cache").symlink_to(tmp_path / "cache")
+    disk.remove(library.find("Owner/Dense"))
+    assert weights.exists() and download.exists()
+    assert [path.name for path in folder.iterdir()] == [".cache"]
+
+
 def test_names_that_are_known_unknown_or_not_here_yet() -> None:
     with pytest.raises(library.ModelNotDownloaded, match="pagewell models pull qwen3-4b"):
         library.find("qwen3-4b")
