@@ -21,7 +21,9 @@ def configure(level: str) -> None:
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if terminal else "iso", utc=not terminal),
     ]
     if terminal:
-        render = [structlog.dev.ConsoleRenderer(colors=True, pad_event_to=0, pad_level=False)]
+        # Plain tracebacks: those that structlog prints by default show local variables, so keys and prompts.
+        plain = structlog.dev.plain_traceback
+        render = [structlog.dev.ConsoleRenderer(colors=True, pad_event_to=0, pad_level=False, exception_formatter=plain)]
     else:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     handler = logging.StreamHandler(sys.stderr)

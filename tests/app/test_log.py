@@ -1,8 +1,10 @@
-"""The log as programs read it: one JSON object a line, of our messages and of the libraries' that matter."""
+"""The log: one JSON object a line for programs, lines on a terminal; of our messages and of the libraries' that matter."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +19,12 @@ logging.getLogger("app.host").info("Loaded %s", "m", extra={"seconds": 2})
 logging.getLogger("app.host").debug("not shown")
 logging.getLogger("httpx").info("not shown either")
 structlog.get_logger("app.chat").warning("odd", chat="c1")
+def fail():
+    key = "".join(["hu", "sh"])
+    return {"key": key}["none"]
 try:
-    1 / 0
-except ZeroDivisionError:
+    fail()
+except KeyError:
     logging.getLogger("app.x").exception("broke")
 """
 
@@ -30,5 +35,19 @@ def test_lines_off_a_terminal_are_json_with_level_time_and_extras() -> None:
     assert [line["event"] for line in lines] == ["Loaded m", "odd", "broke"]
     assert [line["level"] for line in lines] == ["info", "warning", "error"]
     assert lines[0]["seconds"] == 2 and lines[1]["chat"] == "c1"
-    assert "ZeroDivisionError" in lines[2]["exception"]
+    assert "KeyError" in lines[2]["exception"] and "hush" not in result.stderr
     assert all(line["timestamp"] for line in lines)
+
+
+def test_a_traceback_on_a_terminal_shows_no_values_of_variables() -> None:
+    terminal, child = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, stderr=child):
+        os.close(child)
+        shown = b""
+        try:
+            while data := os.read(terminal, 4096):
+                shown += data
+        except OSError:  # how Linux says that the other end is closed
+            os.close(terminal)
+    assert b"KeyError" in shown and b"Traceback" in shown
+    assert b"hush" not in shown
