@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from engine.stats import EngineStats
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.types import Event, Finished, Request, SamplingParams
+
+log = logging.getLogger(__name__)
 
 
 class RequestStream(AsyncIterator[Event]):
@@ -66,7 +69,7 @@ class AsyncEngine:
         self.observers: list[Callable[[Event], None]] = []
         self._loop = asyncio.get_running_loop()
         self._core = make_core(lambda events: self._loop.call_soon_threadsafe(self._dispatch, events))
-        self._max_live = config.max_waiting + config.max_num_seqs
+        self._max_live = config.max_num_seqs + config.max_waiting
         self._streams: dict[int, RequestStream] = {}
         self._thread = threading.Thread(target=self._core.run, name="engine", daemon=True)
         self._thread.start()
@@ -90,6 +93,10 @@ class AsyncEngine:
         """Requests that have not ended, waiting ones among them."""
         return len(self._streams)
 
+    def is_live(self, uid: int) -> bool:
+        """Whether this request was accepted and has not ended."""
+        return uid in self._streams
+
     def submit(
         self,
         prompt_token_ids: list[int],
@@ -101,9 +108,8 @@ class AsyncEngine:
     ) -> RequestStream:
         """Queue a request. Raises PromptTooLong, InvalidRequest, QueueFull or EngineDead before anything is queued."""
         self._require_alive()
-        n_vocab = self.tokenizer.vocab_size
-        check_params(params, n_vocab)
-        check_prompt(prompt_token_ids, n_vocab, self.info.max_model_len)
+        check_params(params, self.info.n_vocab)
+        check_prompt(prompt_token_ids, self.info.n_vocab, self.info.max_model_len)
         if self.n_live >= self._max_live:
             raise QueueFull(f"{self.n_live} requests are running or waiting.", "Come back in a few seconds.")
         request = Request(request_id, prompt_token_ids, params, cache_salt=cache_salt, priority=priority)
@@ -145,12 +151,15 @@ class AsyncEngine:
 
     def _dispatch(self, events: list[Event]) -> None:
         for event in events:
-            for observer in self.observers:
-                observer(event)
             is_last = isinstance(event, Finished)
             stream = self._streams.pop(event.uid, None) if is_last else self._streams.get(event.uid)
             if stream is not None:
                 stream.put(event)
+            for observer in self.observers:
+                try:
+                    observer(event)
+                except Exception:
+                    log.exception("An observer of the engine failed on %r", event)
 
 
 def _resolve(answer: asyncio.Future, value: object) -> None:

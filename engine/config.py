@@ -6,7 +6,7 @@ variables and the documentation.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -73,12 +73,20 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     ] = "auto"
     seed: Annotated[int, Meta(ge=0, description="Seed from which requests without a seed of their own draw theirs.")] = 0
     max_waiting: Annotated[
-        int, Meta(ge=1, description="Most requests that may wait; one more is answered 503 with a time to come back.")
+        int, Meta(ge=1, description="Most requests beyond max_num_seqs; one more is answered 503 with a time to come back.")
     ] = 1024
     tensor_parallel_size: Annotated[int, Meta(ge=1, description="Devices that share one model. Only 1 for now.")] = 1
     debug_checks: Annotated[
         bool, Meta(description="Check every law of the KV cache after each step (slow; for development).")
     ] = False
+
+    @classmethod
+    def of(cls, knobs: dict[str, Any]) -> EngineConfig:
+        """From named values, checked as every other source of settings is. Raises ConfigError naming the knob."""
+        try:
+            return msgspec.convert(knobs, cls)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"A knob of the engine is wrong: {error}.", "EngineConfig lists them all.") from error
 
     @property
     def token_budget(self) -> int:

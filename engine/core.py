@@ -6,6 +6,7 @@ events per step. `run` drives it on a thread of its own (AsyncEngine), `step` by
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine.config import EngineConfig
-from engine.errors import BrokenLogits
+from engine.errors import BrokenLogits, EngineDead
 from engine.group import RequestGroup
 from engine.kv.manager import KVManager
 from engine.scheduler import Scheduler
@@ -38,6 +39,10 @@ from engine.types import (
 )
 
 log = logging.getLogger(__name__)
+
+
+MAX_FAILED_STEPS = 3
+"""Steps that may fail one after another before the engine gives up."""
 
 
 class Runner(Protocol):
@@ -75,7 +80,8 @@ class EngineCore:
         self._events: list[Event] = []
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
-        self._stopping = False
+        self._stopping = self._closed = False
+        self._n_failed_steps = 0
         self._debug = config.debug_checks
         self._random = random.Random(config.seed)
         self._next_uid = 0
@@ -86,7 +92,7 @@ class EngineCore:
     # From any thread -------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> int:
-        """Queue a checked request (see engine.admission); returns its uid."""
+        """Queue a checked request (see engine.admission); returns its uid. Raises EngineDead."""
         with self._uid_lock:
             request.uid = self._next_uid
             self._next_uid += 1
@@ -95,7 +101,8 @@ class EngineCore:
 
     def abort(self, uid: int) -> None:
         """End a request at the next step's start; nothing happens if it has ended already."""
-        self._post(lambda: self._abort(uid))
+        with contextlib.suppress(EngineDead):
+            self._post(lambda: self._abort(uid))
 
     def ask_stats(self, reply: Callable[[EngineStats], None]) -> None:
         """Call `reply` on the engine thread with a snapshot taken between two steps."""
@@ -113,6 +120,8 @@ class EngineCore:
 
     def _post(self, operation: Callable[[], None]) -> None:
         with self._wake:
+            if self._closed:
+                raise EngineDead(f"The engine has stopped: {self.error or 'it was closed'}.", "Load the model again.")
             self._inbox.append(operation)
             self._wake.notify()
 
@@ -120,6 +129,7 @@ class EngineCore:
 
     def run(self) -> None:
         """Step until stopped. An error outside a step's forward pass is a broken law: the engine dies and says so."""
+        reason = "The model was unloaded before the answer was complete."
         try:
             while True:
                 with self._wake:
@@ -128,11 +138,26 @@ class EngineCore:
                     if self._stopping:
                         break
                 self.step()
-            self._end_all("The model was unloaded before the answer was complete.")
         except BaseException as error:
             log.exception("The engine has stopped")
             self.error = error
-            self._end_all(f"The engine has stopped: {error}")
+            reason = f"The engine has stopped: {error}"
+        finally:
+            self._close(reason)
+
+    def _close(self, reason: str) -> None:
+        """Take no more requests, and end every one that is left. Sequences and blocks may be broken, so they stay untouched."""
+        with self._wake:
+            self._closed = True
+        for operation in self._inbox:
+            try:
+                operation()
+            except Exception:
+                log.exception("An operation on the stopped engine failed")
+        for group in self.groups.values():
+            self.counters.count_end(FinishReason.ERROR)
+            self._events.append(group.terminal(FinishReason.ERROR, reason))
+        self.groups = {}
         self._flush()
 
     def step(self) -> None:
@@ -140,6 +165,8 @@ class EngineCore:
         while self._inbox:
             self._inbox.popleft()()
         plan = self.scheduler.schedule()
+        if self._debug:
+            self.scheduler.check_plan(plan)
         if plan.entries:
             began = time.perf_counter()
             self._note_started(plan)
@@ -148,6 +175,7 @@ class EngineCore:
             except Exception as error:
                 self._fail(plan, error)
             else:
+                self._n_failed_steps = 0
                 self._commit(plan, result)
             self.counters.n_steps += 1
             self.last_step_s = time.perf_counter() - began
@@ -164,6 +192,9 @@ class EngineCore:
         log.error("A step failed; %d of its %d requests end with an error", len(broken), len(planned), exc_info=error)
         for uid in broken:
             self._end(self.groups[uid], FinishReason.ERROR, f"The model could not compute this answer: {error}")
+        self._n_failed_steps += 1
+        if self._n_failed_steps == MAX_FAILED_STEPS:
+            raise error  # a device that has failed fails every step; only a new load may help
 
     def _flush(self) -> None:
         if self._events:
@@ -192,12 +223,6 @@ class EngineCore:
         self.counters.count_end(reason)
         self._events.append(group.terminal(reason, error))
 
-    def _end_all(self, error: str) -> None:
-        while self._inbox:
-            self._inbox.popleft()()
-        for group in list(self.groups.values()):
-            self._end(group, FinishReason.ERROR, error)
-
     def _note_started(self, plan: StepPlan) -> None:
         for entry in plan.entries:
             seq = entry.seq
@@ -217,7 +242,7 @@ class EngineCore:
                 continue
             group = self.groups[seq.request.uid]
             self.counters.prompt_tokens += max(0, min(entry.start + entry.n_query, seq.n_prompt) - entry.start)
-            seq.n_computed = entry.start + entry.n_query - entry.n_draft
+            seq.n_computed = entry.start + entry.n_query
             self._keep_prompt_logprobs(entry, sampled)
             self.kv.publish(seq)
             if not entry.samples:
@@ -256,7 +281,7 @@ class EngineCore:
         for i, token_id in enumerate(sampled.token_ids):
             seq.token_ids.append(token_id)
             self.counters.output_tokens += 1
-            if token_id in seq.end_ids and seq.n_output > seq.request.params.min_tokens:
+            if token_id in seq.end_ids:
                 seq.finish_reason = FinishReason.STOP
                 if token_id in seq.request.params.stop_token_ids:
                     seq.stop_reason = token_id

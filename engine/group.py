@@ -49,14 +49,14 @@ class RequestGroup:
         """
         children = [self._sequence(index) for index in range(1, self.request.params.n)]
         for child in children:
-            child.n_cached = child.n_computed = child.n_prompt - 1
+            child.n_computed = child.n_prompt - 1
             child.first_scheduled_s = self.sequences[0].first_scheduled_s
         self.sequences += children
         return children
 
     @property
     def finished(self) -> bool:
-        return len(self.sequences) == self.request.params.n and all(seq.finish_reason for seq in self.sequences)
+        return all(seq.finish_reason for seq in self.sequences)
 
     def terminal(self, reason: FinishReason, error: str | None = None) -> Finished:
         first, request, now = self.sequences[0], self.request, time.monotonic()

@@ -17,6 +17,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Number format of the activations."""
     max_model_len: int
     """Window in force, in tokens."""
+    n_vocab: int
+    """Token ids below this may be sent and can be drawn: those that tokenizer and matrices both have."""
     n_params: int
     weights_bytes: int
     kv_bytes: int

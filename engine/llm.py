@@ -8,6 +8,7 @@ print(llm.generate("The capital of France is", SamplingParams(max_tokens=8))[0].
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from engine.admission import check_params, check_prompt
 from engine.config import EngineConfig
+from engine.errors import TemplateError
 from engine.loading import load_core
 from engine.outputs import RequestOutput
 from engine.types import Event, Finished, Request, SamplingParams
@@ -29,7 +31,7 @@ class LLM:
 
     def __init__(self, model: str | Path, *, progress: bool = True, **knobs: Any) -> None:
         """Load a GGUF file or a Hugging Face folder. Raises ModelLoadError, ConfigError."""
-        self.config = EngineConfig(**knobs)
+        self.config = EngineConfig.of(knobs)
         self._progress = progress
         with tqdm(unit="B", unit_scale=True, desc="Loading", disable=not progress, leave=False) as bar:
 
@@ -60,8 +62,8 @@ class LLM:
         tokens = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
         requests = [Request(str(i), ids, p, cache_salt=cache_salt) for i, (ids, p) in enumerate(zip(tokens, each, strict=True))]
         for request in requests:
-            check_params(request.params, self.tokenizer.vocab_size)
-            check_prompt(request.prompt_token_ids, self.tokenizer.vocab_size, self.info.max_model_len)
+            check_params(request.params, self.info.n_vocab)
+            check_prompt(request.prompt_token_ids, self.info.n_vocab, self.info.max_model_len)
         return self._run(requests)
 
     def chat(
@@ -70,9 +72,16 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
-        """Answer each conversation, rendered by the model's chat template, which `template` arguments reach."""
+        """Answer each conversation, rendered by the model's chat template, which `template` arguments reach.
+
+        Raises TemplateError where the model has no template that can be read, or it refuses the messages.
+        """
+        if self.template is None:
+            raise TemplateError("This model's chat template cannot be read.", "Use generate, which needs none.")
         if conversations and isinstance(conversations[0], dict):
             conversations = [conversations]
+        each = params if isinstance(params, Sequence) else [params or SamplingParams()] * len(conversations)
+        params = [replace(p, stop=(*p.stop, *self.template.stop)) for p in each]
         texts = [self.template.render(messages, **template) for messages in conversations]
         return self.generate([self.tokenizer.encode(text, add_special=False) for text in texts], params)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.errors import ModelLoadError
+from engine.errors import ModelLoadError, TemplateError
 from engine.info import ModelInfo
 from engine.models.parts import Matrix
 from engine.runner.runner import ModelRunner, device_of
@@ -20,6 +22,8 @@ from engine.text.tokenizer import Tokenizer
 from engine.types import Event
 from engine.weights.loader import open_checkpoint
 from kernels.registry import KernelMissing
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -30,6 +34,7 @@ class Loaded:
     make_core: Callable[[Callable[[list[Event]], None]], EngineCore]
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    """None where the checkpoint has one that cannot be read; the log says why."""
     info: ModelInfo
 
 
@@ -52,10 +57,15 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     checkpoint = open_checkpoint(path)
     if checkpoint.kind == "gguf":
         tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
-        template = ChatTemplate.from_gguf(checkpoint.metadata, tokenizer)
+        read_template = partial(ChatTemplate.from_gguf, checkpoint.metadata, tokenizer)
     else:
         tokenizer = Tokenizer.from_folder(checkpoint.path)
-        template = ChatTemplate.from_folder(checkpoint.path, tokenizer)
+        read_template = partial(ChatTemplate.from_folder, checkpoint.path, tokenizer)
+    template = None
+    try:
+        template = read_template()
+    except TemplateError as error:
+        log.warning("%s can complete texts but not chat: %s", path, error)
     try:
         runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size)
     except KernelMissing as error:
@@ -67,6 +77,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         quantization=_main_format(runner),
         dtype=str(runner.dtype).removeprefix("torch."),
         max_model_len=runner.max_model_len,
+        n_vocab=min(tokenizer.vocab_size, runner.model_config.vocab_size),
         n_params=runner.n_params,
         weights_bytes=runner.weights_bytes,
         kv_bytes=runner.kv_bytes,

@@ -39,7 +39,8 @@ class RequestOutput:
             choice.text += event.text
             choice.token_ids += event.token_ids
             if event.logprobs is not None:
-                choice.logprobs = (choice.logprobs or []) + list(event.logprobs)
+                choice.logprobs = choice.logprobs or []
+                choice.logprobs.extend(event.logprobs)
             choice.finish_reason, choice.stop_reason = event.finish_reason, event.stop_reason
         elif isinstance(event, Finished):
             self.usage, self.prompt_logprobs, self.error = event.usage, event.prompt_logprobs, event.error

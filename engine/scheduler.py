@@ -1,12 +1,12 @@
 """Scheduler: which sequence gets how many tokens in this step, who is admitted, and who gives way when blocks run out.
 
-Pure Python, no torch. Prefill, decode and verification of drafts are one quantity: tokens whose KV does not exist yet.
+Pure Python, no torch. Prefill and decode are one quantity: tokens whose KV does not exist yet.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
 from engine.kv.manager import KVManager
@@ -15,6 +15,22 @@ from engine.types import Entry, Sequence, Status, StepPlan
 
 def _order(seq: Sequence) -> tuple[int, int, int]:
     return (seq.request.priority, seq.request.uid, seq.index)
+
+
+LONG_STEPS = 8
+"""A prompt that needs more steps than this leaves half of each to others: a chat goes on beside an agent's long prompt."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    budget: int
+    """Tokens left; below zero after an uncut prompt that exceeds the step's budget."""
+    entries: dict[Sequence, Entry] = field(default_factory=dict)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    n_prefills: int = 0
 
 
 class Scheduler:
@@ -50,95 +66,110 @@ class Scheduler:
         """Take a sequence out, wherever it is, and its blocks back."""
         (self.running if seq.status is Status.RUNNING else self.waiting).remove(seq)
         self.kv.free(seq)
-        seq.drafts = []
         seq.status = Status.FINISHED
 
     def schedule(self) -> StepPlan:
-        """Plan one step: decodes first, so that no answer stalls behind a long prompt, then prefills, then new ones."""
-        entries: dict[Sequence, Entry] = {}
-        copies: list[tuple[int, int]] = []
-        preempted: list[Sequence] = []
-        budget = self._token_budget
-        for seq in sorted(self.running, key=lambda seq: seq.n_wanted > 1 + len(seq.drafts)):
-            if seq.status is not Status.RUNNING:
-                continue
-            n = self._share(seq, budget, alone=not entries)
-            if n == 0:
-                continue
-            if self._reserve_or_preempt(seq, n, entries, copies, preempted):
-                entries[seq] = self._entry(seq, n)
-                budget -= n
-        if not preempted:
-            self._admit(entries, budget)
-        return StepPlan(tuple(entries.values()), tuple(copies), tuple(preempted))
+        """Plan one step: decodes first, so that no answer stalls behind a long prompt, then prefills, then new ones.
 
-    def _share(self, seq: Sequence, budget: int, *, alone: bool) -> int:
-        """Tokens for this sequence out of the budget; an uncut prompt above the whole budget runs alone."""
-        if self._chunked:
-            return min(seq.n_wanted, max(0, budget))
-        return seq.n_wanted if seq.n_wanted <= budget or alone else 0
+        A waiting sequence goes before the prefills under way where its priority is above all of theirs.
+        """
+        draft = _Draft(self._token_budget)
+        prefills = [seq for seq in self.running if seq.n_wanted > 1]
+        for seq in [seq for seq in self.running if seq.n_wanted == 1]:
+            if seq.status is Status.RUNNING:
+                self._plan(draft, seq, min(1, draft.budget))
+        prefills = [seq for seq in prefills if seq.status is Status.RUNNING]
+        if prefills and not draft.preempted:
+            self._admit(draft, before=prefills[0].request.priority)
+        shared = len(prefills) > 1 or bool(self.waiting)
+        for seq in prefills:
+            self._plan(draft, seq, self._share(draft, seq, shared=shared))
+        if not draft.preempted:
+            self._admit(draft)
+        for seq in prefills:  # what nobody else could use
+            if seq in draft.entries and draft.budget > 0 and (rest := seq.n_wanted - draft.entries[seq].n_query):
+                self._plan(draft, seq, draft.entries[seq].n_query + min(rest, draft.budget))
+        self.kv.release_copied()
+        return StepPlan(tuple(draft.entries.values()), tuple(draft.copies), tuple(draft.preempted))
 
-    def _reserve_or_preempt(
-        self,
-        seq: Sequence,
-        n: int,
-        planned: Iterable[Sequence],
-        copies: list[tuple[int, int]],
-        preempted: list[Sequence],
-    ) -> bool:
-        while (new_copies := self.kv.reserve(seq, n)) is None:
-            victim = max((other for other in self.running if other not in planned), key=_order)
+    def _share(self, draft: _Draft, seq: Sequence, *, shared: bool) -> int:
+        """Tokens of a prefill in this step. A long one leaves half of the budget to others; uncut, one may exceed it."""
+        if not self._chunked:
+            return seq.n_wanted if seq.n_wanted <= draft.budget or not draft.n_prefills else 0
+        is_long = seq.n_wanted > LONG_STEPS * self._token_budget
+        return min(seq.n_wanted, draft.budget // 2 if shared and is_long else draft.budget)
+
+    def _plan(self, draft: _Draft, seq: Sequence, n: int) -> None:
+        """Put n tokens of a running sequence into the plan, if blocks can be had for them."""
+        if n > 0 and self._reserve_or_preempt(seq, n, draft):
+            before = draft.entries.get(seq)
+            draft.budget -= n - (before.n_query if before else 0)
+            draft.n_prefills += before is None and seq.n_wanted > 1
+            draft.entries[seq] = self._entry(seq, n)
+
+    def _reserve_or_preempt(self, seq: Sequence, n: int, draft: _Draft) -> bool:
+        while (copies := self.kv.reserve(seq, n)) is None:
+            victim = max((other for other in self.running if other not in draft.entries), key=_order)
             self._preempt(victim)
-            preempted.append(victim)
+            draft.preempted.append(victim)
             if victim is seq:
                 return False
-        copies += new_copies
+        draft.copies += copies
         return True
 
     def _preempt(self, seq: Sequence) -> None:
         self.running.remove(seq)
         self.kv.free(seq)
-        seq.drafts = []
         seq.generation += 1
         seq.n_preemptions += 1
         seq.status = Status.PREEMPTED
         self.n_preemptions += 1
         self.add(seq)
 
-    def _admit(self, entries: dict[Sequence, Entry], budget: int) -> None:
+    def _admit(self, draft: _Draft, *, before: int | None = None) -> None:
+        """Admit waiting sequences in order while there is room; with `before`, only those of a priority above it."""
         held_back = 0  # sequences that wait for a prefix another one is computing; later ones may pass them
-        while held_back < min(len(self.waiting), self._max_num_seqs) and self.can_run_more(1) and budget > 0:
+        while held_back < min(len(self.waiting), self._max_num_seqs) and self.can_run_more(1) and draft.budget > 0:
             seq = self.waiting[held_back]
+            if before is not None and seq.request.priority >= before:
+                break
             matched = self.kv.match(seq)
             if self.kv.is_being_computed(seq, len(matched)):
                 held_back += 1
                 continue
-            headroom = self._headroom if self.running else 0
-            if not self._chunked and entries and len(seq.token_ids) - len(matched) * self.kv.block_size > budget:
+            n_wanted = len(seq.token_ids) - len(matched) * self.kv.block_size
+            if not self._chunked and draft.n_prefills and n_wanted > draft.budget:
                 break
-            if not self.kv.admit(seq, matched, headroom):
+            if not self.kv.admit(seq, matched, self._headroom if self.running else 0):
                 break
             del self.waiting[held_back]
             if seq.status is Status.WAITING:
                 seq.n_cached = seq.n_computed
             self.add_running(seq)
-            n = self._share(seq, budget, alone=not entries)
-            entries[seq] = self._entry(seq, n)
-            budget -= n
+            self._plan(draft, seq, self._share(draft, seq, shared=bool(self.waiting)))
 
     def _entry(self, seq: Sequence, n: int) -> Entry:
-        samples = seq.n_computed + n == len(seq.token_ids) + len(seq.drafts)
+        samples = n == seq.n_wanted
         wants_prompt_logprobs = seq.prompt_logprobs is not None and len(seq.prompt_logprobs) < seq.n_prompt
-        n_logits = n if wants_prompt_logprobs else (1 + len(seq.drafts)) * samples
         return Entry(
             seq=seq,
             start=seq.n_computed,
             n_query=n,
-            n_draft=len(seq.drafts) if samples else 0,
-            n_logits=n_logits,
+            n_logits=n if wants_prompt_logprobs else int(samples),
             samples=samples,
             generation=seq.generation,
         )
+
+    def check_plan(self, plan: StepPlan) -> None:
+        """Assert law d: whatever the plan writes belongs to one sequence and has no key; and that copies do not interfere."""
+        sources = {source for source, _ in plan.copies}
+        destinations = [destination for _, destination in plan.copies]
+        assert len(set(destinations)) == len(destinations) and not sources & set(destinations), f"copies clash: {plan.copies}"
+        for entry in plan.entries:
+            size = self.kv.block_size
+            for block_id in entry.seq.block_ids[entry.start // size : -(-(entry.start + entry.n_query) // size)]:
+                block = self.kv.pool.blocks[block_id]
+                assert block.refs == 1 and block.key is None, f"block {block_id} is written, but others may read it"
 
     def check(self) -> None:
         """Assert the laws of the blocks, and that statuses and queues agree."""

@@ -48,6 +48,10 @@ class SamplingParams:
     n: int = 1
     """Choices that share one prefill."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            self.stop = (self.stop,)
+
 
 @dataclass(slots=True, frozen=True)
 class TokenLogprob:
@@ -118,7 +122,6 @@ class Sequence:
     """Blocks n_published .. n_pending_end are announced as being computed, so that others wait for them."""
     generation: int = 0
     """Raised at each preemption; a result of an older generation is dropped."""
-    drafts: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob | None] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
@@ -134,22 +137,21 @@ class Sequence:
 
     @property
     def n_wanted(self) -> int:
-        """Tokens whose KV does not exist yet: the rest of a prefill, the one of a decode, or a verify with drafts."""
-        return len(self.token_ids) + len(self.drafts) - self.n_computed
+        """Tokens whose KV does not exist yet: the rest of a prefill, or the one of a decode."""
+        return len(self.token_ids) - self.n_computed
 
 
 @dataclass(slots=True, frozen=True)
 class Entry:
     """A sequence's share of a step: tokens start .. start + n_query, whose last n_logits rows are needed as logits.
 
-    n_logits is 0 (a chunk in mid-prompt), 1 + n_draft (decode, verify, end of prefill) or n_query (prompt logprobs).
+    n_logits is 0 (a chunk in mid-prompt), 1 (decode, end of prefill) or n_query (prompt logprobs).
     `samples` says that the last row draws a token.
     """
 
     seq: Sequence
     start: int
     n_query: int
-    n_draft: int
     n_logits: int
     samples: bool
     generation: int

@@ -19,8 +19,7 @@ class KVManager:
         self.enable_caching = enable_caching
         self._extras = extras
         self._pending: dict[bytes, int] = {}
-        self.n_queries = 0
-        self.n_hits = 0
+        self._copied: list[Block] = []
 
     # Keys ------------------------------------------------------------------------------------------------------
 
@@ -45,7 +44,8 @@ class KVManager:
     def match(self, seq: Sequence) -> list[Block]:
         """The longest cached prefix of a sequence without blocks."""
         found = []
-        for key in self.keys(seq)[: self._matchable(seq)]:
+        n_matchable = self._matchable(seq)
+        for key in self.keys(seq)[:n_matchable] if n_matchable else ():
             block = self.pool.find(key)
             if block is None:
                 break
@@ -74,8 +74,6 @@ class KVManager:
         seq.block_ids = [block.id for block in blocks]
         seq.n_computed = len(matched) * self.block_size
         seq.n_published = len(matched)
-        self.n_queries += len(seq.token_ids)
-        self.n_hits += seq.n_computed
         if self.enable_caching:
             for key in self.keys(seq)[len(matched) :]:
                 self._pending[key] = self._pending.get(key, 0) + 1
@@ -85,7 +83,8 @@ class KVManager:
     def reserve(self, seq: Sequence, n_tokens: int) -> list[tuple[int, int]] | None:
         """Make the next n_tokens positions writable: new blocks at the end, copies of blocks that others hold or may find.
 
-        Returns the (source, destination) copies to do before writing, or None (nothing changed) when blocks run out.
+        Returns the (source, destination) copies to do before writing, or None (nothing changed) when blocks run out. Sources
+        stay referenced until `release_copied`, so that no plan uses one as a destination.
         """
         size = self.block_size
         first, end = seq.n_computed // size, -(-(seq.n_computed + n_tokens) // size)
@@ -102,9 +101,15 @@ class KVManager:
             source = self.pool.blocks[seq.block_ids[i]]
             copies.append((source.id, fresh.id))
             seq.block_ids[i] = fresh.id
-            self.pool.release(source)
+            self._copied.append(source)
         seq.block_ids += [block.id for block in self.pool.allocate(n_new)]
         return copies
+
+    def release_copied(self) -> None:
+        """The plan is complete: drop this table's reference to each block that was copied from."""
+        for block in self._copied:
+            self.pool.release(block)
+        self._copied = []
 
     def publish(self, seq: Sequence) -> None:
         """Name the sequence's blocks that are full of computed, committed tokens; an equal known block replaces ours."""
@@ -150,11 +155,11 @@ class KVManager:
     # Laws ------------------------------------------------------------------------------------------------------
 
     def check(self, sequences: list[Sequence]) -> None:
-        """Assert laws a to d for all live sequences."""
+        """Assert laws a, b and c for all live sequences, and that what is announced as being computed is."""
         self.pool.check(seq.block_ids for seq in sequences)
         pending: dict[bytes, int] = {}
         for seq in sequences:
-            assert seq.n_computed <= len(seq.token_ids) + len(seq.drafts)
+            assert seq.n_computed <= len(seq.token_ids)
             assert seq.n_published * self.block_size <= seq.n_computed
             assert len(seq.block_ids) * self.block_size >= seq.n_computed
             parent = root_key({**self._extras, "salt": seq.request.cache_salt})

@@ -114,6 +114,7 @@ def fake_info(runner: FakeRunner) -> ModelInfo:
         quantization="F32",
         dtype="float32",
         max_model_len=runner.max_model_len,
+        n_vocab=VOCAB_SIZE,
         n_params=1,
         weights_bytes=4,
         kv_bytes=4,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec import structs
 
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
@@ -146,13 +147,49 @@ async def test_observers_see_every_event() -> None:
         assert seen == events
 
 
-async def test_a_broken_law_kills_the_engine_loudly_and_ends_every_request() -> None:
+async def test_an_observer_that_fails_harms_nobody() -> None:
+    async with fake_engine() as engine:
+        engine.observers.append(lambda event: 1 / 0)
+        events = [event async for event in engine.submit(list(b"hello"), SamplingParams(max_tokens=3))]
+        assert isinstance(events[-1], Finished) and engine.n_live == 0
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_a_broken_law_kills_the_engine_loudly_and_ends_every_request(owned: bool) -> None:
     async with fake_engine(step_s=0.002) as engine:
-        stream = engine.submit(list(b"hello"), SamplingParams(max_tokens=200))
-        await anext(stream)
-        engine._core.kv.pool.allocate(1)[0].refs = 7
-        events = [event async for event in stream]
-        assert events[-1].reason is FinishReason.ERROR and "has stopped" in events[-1].error
-        await asyncio.sleep(0.05)
+        streams = [engine.submit(list(b"hello" * i), SamplingParams(max_tokens=200)) for i in (1, 2)]
+        for stream in streams:
+            await anext(stream)
+        engine._core.kv.pool.blocks[engine._core.scheduler.running[0].block_ids[0] if owned else 150].refs += 7
+        for stream in streams:
+            events = [event async for event in stream]
+            assert events[-1].reason is FinishReason.ERROR and "has stopped" in events[-1].error
+        while engine.is_alive:
+            await asyncio.sleep(0.005)
         with pytest.raises(EngineDead):
             await engine.stats()
+
+
+async def test_a_request_that_comes_while_the_engine_closes_is_refused_or_ended() -> None:
+    async with fake_engine(step_s=0.002) as engine:
+        engine._core.stop()
+        ended = 0
+        with pytest.raises(EngineDead):
+            while True:
+                stream = engine.submit(list(b"hello"), SamplingParams(max_tokens=5))
+                ended += (await asyncio.wait_for(anext(stream), 5)).reason is FinishReason.ERROR
+        engine.abort(0)
+
+
+async def test_an_id_that_only_the_tokenizer_knows_is_refused() -> None:
+    async with fake_engine() as engine:
+        engine.info = structs.replace(engine.info, n_vocab=99)
+        with pytest.raises(InvalidRequest, match="vocabulary of 99"):
+            engine.submit([100], SamplingParams())
+
+
+async def test_is_live_knows_a_request_from_its_first_moment_to_its_last() -> None:
+    async with fake_engine() as engine:
+        stream = engine.submit(list(b"hello"), SamplingParams(max_tokens=3))
+        assert engine.is_live(stream.uid) and not engine.is_live(stream.uid + 1)
+        assert [event async for event in stream] and not engine.is_live(stream.uid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.config import EngineConfig
 from engine.kv.manager import KVManager
 from engine.scheduler import Scheduler
@@ -52,20 +54,42 @@ def test_a_long_prompt_is_cut_into_chunks_beside_decodes() -> None:
 def test_decodes_come_first_even_when_an_older_prompt_could_take_the_whole_budget() -> None:
     s = scheduler()
     s.add(sequence(0, 60))
+    assert step(s) == [(0, 0, 16)]
     s.add(sequence(1, 2, priority=-1))
-    assert step(s) == [(1, 0, 2), (0, 0, 14)]
-    assert step(s) == [(1, 2, 1), (0, 14, 15)]
+    assert step(s) == [(1, 0, 2), (0, 16, 14)]
+    s.running[0].request.priority = 1
+    s.running.reverse()
+    assert step(s) == [(1, 2, 1), (0, 30, 15)]
 
 
-def test_without_chunking_a_prompt_above_the_budget_runs_whole_and_alone() -> None:
+def test_a_long_prompt_leaves_half_of_the_budget_to_others_and_takes_what_they_leave() -> None:
+    s = scheduler(n_blocks=200)
+    s.add(sequence(0, 400))
+    assert step(s) == [(0, 0, 16)]
+    s.add(sequence(1, 20))
+    assert step(s) == [(0, 16, 8), (1, 0, 8)]
+    assert step(s) == [(0, 24, 8), (1, 8, 8)]
+    assert step(s) == [(0, 32, 12), (1, 16, 4)]
+    assert step(s) == [(1, 20, 1), (0, 44, 15)]
+
+
+def test_a_higher_priority_goes_before_prefills_under_way() -> None:
+    s = scheduler(n_blocks=200)
+    s.add(sequence(0, 100, priority=5))
+    assert step(s) == [(0, 0, 16)]
+    s.add(sequence(1, 10, priority=5))
+    s.add(sequence(2, 10, priority=-5))
+    assert step(s) == [(2, 0, 10), (0, 16, 6)]
+
+
+def test_without_chunking_a_prompt_above_the_budget_runs_whole_beside_decodes() -> None:
     s = scheduler(enable_chunked_prefill=False)
     s.add(sequence(0, 5))
     s.add(sequence(1, 30))
     s.add(sequence(2, 5))
-    assert step(s) == [(0, 0, 5)]
-    s.remove(s.running[0])
-    assert step(s) == [(1, 0, 30)]
-    assert step(s) == [(1, 30, 1), (2, 0, 5)]
+    assert step(s) == [(0, 0, 5)], "one prefill was planned already, and the next does not fit beside it"
+    assert step(s) == [(0, 5, 1), (1, 0, 30)]
+    assert step(s) == [(0, 6, 1), (1, 30, 1), (2, 0, 5)]
 
 
 def test_priority_goes_before_arrival() -> None:
@@ -112,17 +136,17 @@ def test_the_preempted_one_returns_and_finds_its_prefix_in_the_cache() -> None:
 
 def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     s = scheduler(7)
-    for uid, n in ((0, 12), (1, 4)):
-        s.add(sequence(uid, n))
+    s.add(sequence(0, 12))
+    s.add(sequence(1, 4, priority=1))
     step(s)
+    while s.kv.pool.n_free:
+        step(s)
+    while s.running[0].n_computed % 4:
+        step(s)
     s.add(sequence(2, 1))
-    while True:
-        plan = s.schedule()
-        if plan.preempted:
-            break
-        commit(s, plan)
-        assert len(s.running) <= 3
-    assert all(entry.seq.request.uid != 2 or entry.start > 0 for entry in plan.entries)
+    plan = s.schedule()
+    assert plan.preempted and s.kv.pool.n_free > 0
+    assert 2 not in [entry.seq.request.uid for entry in plan.entries], "the blocks just taken back are for those who run"
 
 
 def test_requests_with_one_prefix_compute_it_once_when_they_arrive_together() -> None:
@@ -137,11 +161,14 @@ def test_requests_with_one_prefix_compute_it_once_when_they_arrive_together() ->
 
 
 def test_admission_keeps_headroom_for_those_who_run() -> None:
-    s = scheduler(6)
+    s = scheduler(7)
     s.add(sequence(0, 12))
     step(s)
     s.add(sequence(1, 12))
-    assert step(s) == [(0, 12, 1)], "three blocks are free, but one running answer needs the next"
+    assert step(s) == [(0, 12, 1)]
+    assert s.kv.pool.n_free == 3, "room for the prompt, but none would be left for the answer that runs"
+    s.remove(s.running[0])
+    assert step(s) == [(1, 0, 12)]
 
 
 def test_max_num_seqs_is_kept() -> None:
@@ -150,3 +177,15 @@ def test_max_num_seqs_is_kept() -> None:
         s.add(sequence(uid, 2))
     assert [uid for uid, _, _ in step(s)] == [0, 1]
     assert len(s.waiting) == 2
+
+
+def test_check_plan_sees_a_write_into_a_block_that_others_read() -> None:
+    s = scheduler()
+    s.add(sequence(0, 6))
+    step(s)
+    plan = s.schedule()
+    s.check_plan(plan)
+    block = s.kv.pool.blocks[plan.entries[0].seq.block_ids[1]]
+    s.kv.pool.acquire(block)
+    with pytest.raises(AssertionError, match="others may read it"):
+        s.check_plan(plan)

@@ -117,6 +117,7 @@ def test_a_fork_takes_no_block_and_copies_the_tail_before_it_writes() -> None:
     kv, parent, child = forked(6)
     assert child.block_ids == parent.block_ids == [0, 1] and kv.pool.n_free == 8
     assert kv.reserve(child, 1) == [(1, 2)]
+    kv.release_copied()
     assert child.block_ids == [0, 2] and kv.pool.blocks[1].refs == 1
     kv.check([parent, child])
 
@@ -124,6 +125,7 @@ def test_a_fork_takes_no_block_and_copies_the_tail_before_it_writes() -> None:
 def test_a_fork_at_a_block_border_copies_the_published_block_and_joins_it_again() -> None:
     kv, parent, child = forked(8)
     assert kv.reserve(child, 1) == [(1, 2)]
+    kv.release_copied()
     compute(kv, child)
     assert child.block_ids == parent.block_ids, "the copy computed what the index knows already"
     kv.check([parent, child])
@@ -134,7 +136,16 @@ def test_a_published_block_with_one_holder_is_copied_before_it_is_written() -> N
     kv.free(parent)
     assert kv.pool.blocks[1].refs == 1
     assert kv.reserve(child, 1) == [(1, 2)]
+    kv.release_copied()
     assert kv.pool.blocks[1].refs == 0 and kv.pool.find(kv.pool.blocks[1].key) is kv.pool.blocks[1]
+
+
+def test_a_block_that_is_copied_from_is_no_destination_in_the_same_plan() -> None:
+    kv, parent, child = forked(8)
+    kv.free(parent)
+    kv.reserve(child, 1)
+    assert kv.pool.blocks[1].refs == 1, "still held"
+    assert 1 not in [block.id for block in kv.pool.allocate(kv.pool.n_free)]
 
 
 def test_reserve_changes_nothing_when_blocks_run_out() -> None:
