@@ -46,15 +46,17 @@ class _Metadata:
         return value if value is not None and 0 <= value < n_tokens else None
 
     def column(self, key: str, kind: type, length: int | None = None) -> list[Any] | None:
-        """A list of values of one kind, `length` of them; None where the key is absent."""
-        values = self._get(key, list, None)
+        """A list of values of one kind, `length` of them; None where the key is absent. Numbers come as a memoryview."""
+        values = self._values.get(f"tokenizer.ggml.{key}")
+        if not isinstance(values, memoryview):
+            values = self._get(key, list, None)
         if values is None:
             return None
-        if not all(map(kind.__instancecheck__, values)):
-            raise _damaged(key, f"holds values other than {kind.__name__}")
         if length is not None and len(values) != length:
             raise _damaged(key, f"has {len(values)} values for {length} tokens")
-        return values
+        if not all(map(kind.__instancecheck__, values)):
+            raise _damaged(key, f"holds values other than {kind.__name__}")
+        return list(values)
 
     def _get(self, key: str, kind: type, default: Any) -> Any:
         value = self._values.get(f"tokenizer.ggml.{key}")

@@ -32,7 +32,7 @@ class Checkpoint(Protocol):
     n_bytes: int
     """Of all tensors, as stored."""
     metadata: Mapping[str, Any]
-    """A GGUF's metadata, or config.json. Tokenizer arrays of a GGUF are lists."""
+    """A GGUF's metadata, or config.json. Arrays of a GGUF are lists of strings or memoryviews of numbers."""
 
     def names(self) -> tuple[str, ...]:
         """Of all tensors that the model's layers may use, e.g. "model.layers.0.self_attn.q_proj.weight"."""

@@ -51,7 +51,6 @@ class ModelConfig:
     attention_output_bias: bool
     """o has a bias (never in qwen2, whose q, k and v have)."""
     mlp_bias: bool
-    qk_norm: bool
     rope: RopeConfig
     local_rope: RopeConfig | None
     """Of the layers with a window, where these differ (gemma3)."""
@@ -67,5 +66,3 @@ class ModelConfig:
     """Factor of the embedding's rows; 1 for none."""
     activation: str
     """"silu" or "gelu_tanh"."""
-    eos_ids: tuple[int, ...]
-    """Ids that end a generation, as far as the configuration names them."""

@@ -37,10 +37,9 @@ class Fields:
 
     def integer(self, name: str, default: Any = _REQUIRED, low: int = 1, high: int = _LARGEST) -> int:
         value = self.get(name, default)
-        if value is default:
-            return value
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.bad(name, f"is {_short(value)}, expected a whole number from {low} to {high}")
+            found = f"is {_short(value)}" if self.get(name, None) is not None else f"is missing and would be {_short(value)}"
+            raise self.bad(name, f"{found}, expected a whole number from {low} to {high}")
         return value
 
     def number(self, name: str, default: Any = _REQUIRED, positive: bool = True) -> float:

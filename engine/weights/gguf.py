@@ -35,6 +35,8 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 """gguf_type of scalars -> struct's letter."""
 _STRING, _ARRAY = 8, 9
 _MOST_NESTING = 4
+_MOST_NESTED = 1 << 16
+"""Arrays within arrays in a file; no model has any, and each takes ten times its bytes in the file."""
 _DOWNLOAD = "Download the file again."
 
 
@@ -50,8 +52,10 @@ class GGUFTensor:
 
 
 class GGUFFile:
-    """An opened file. `metadata` has Python values (arrays are lists), `tensors` are by name, in the file's order.
+    """An opened file. `metadata` has Python values, `tensors` are by name, in the file's order.
 
+    An array of numbers or truths is a memoryview on the file, for as a list it would take forty times its bytes; one of
+    strings or of arrays is a list.
     Raises ModelLoadError, naming file and field, for anything that is not a complete, consistent GGUF file.
     """
 
@@ -68,6 +72,7 @@ class GGUFFile:
             self._fail(f"The file cannot be read ({error.strerror or error}).", "Check the path and its permissions.")
         self._size = len(self._map)
         self._at = 0
+        self._n_nested = 0
         self._parse()
         self.header_bytes = self._at
         """Where the header ends, before padding."""
@@ -117,12 +122,17 @@ class GGUFFile:
         if kind in _SCALARS:
             letter = _SCALARS[kind]
             self._bounded(count, struct.calcsize(letter), key)
-            raw = self._take(count * struct.calcsize(letter), key)
-            if letter == "?" and raw.translate(None, b"\0\1"):
+            start, self._at = self._at, self._at + count * struct.calcsize(letter)
+            if letter == "?" and self._map[start : self._at].translate(None, b"\0\1"):
                 self._fail(f"The metadata key {key!r} has a truth value that is neither 0 nor 1.")
-            return list(struct.unpack(f"<{count}{letter}", raw))
+            return memoryview(self._map)[start : self._at].cast(letter)
         self._bounded(count, 8 if kind == _STRING else 4 + 8, key)
-        return self._strings(count, key) if kind == _STRING else [self._value(kind, key, depth + 1) for _ in range(count)]
+        if kind == _STRING:
+            return self._strings(count, key)
+        self._n_nested += count
+        if self._n_nested > _MOST_NESTED:
+            self._fail(f"The metadata key {key!r} has more than {_MOST_NESTED} arrays within an array.")
+        return [self._value(kind, key, depth + 1) for _ in range(count)]
 
     def _strings(self, count: int, key: str) -> list[str]:
         """A vocabulary has hundreds of thousands of strings: this loop is the time that opening a file takes."""

@@ -59,7 +59,6 @@ def from_gguf(
         attention_bias="blk.0.attn_q.bias" in shapes,
         attention_output_bias="blk.0.attn_output.bias" in shapes,
         mlp_bias="blk.0.ffn_gate.bias" in shapes,
-        qk_norm=family in ("qwen3", "gemma3"),
         rope=rope,
         local_rope=RopeConfig(fields.number("rope.freq_base_swa", 10_000.0), head_dim) if gemma else None,
         windows=_windows(fields, n_layers) if gemma else (0,) * n_layers,
@@ -68,18 +67,21 @@ def from_gguf(
         logit_soft_cap=fields.number("final_logit_softcapping", 0.0),
         embedding_scale=hidden_size**0.5 if gemma else 1.0,
         activation="gelu_tanh" if gemma else "silu",
-        eos_ids=_eos_ids(metadata, source),
     )
 
 
 def _same_everywhere(fields: Fields, name: str, default: int | None = None) -> int:
     """A number that some architectures give per layer; the ones served here have the same in all layers."""
     value = fields.get(name, None)
-    if isinstance(value, list) and value:
+    if _is_array(value) and len(value):
         if any(item != value[0] for item in value):
             raise fields.bad(name, "differs from layer to layer", "Models with layers of different sizes are not supported.")
         return Fields({name: value[0]}, fields.source).integer(name)
     return fields.integer(name) if default is None else fields.integer(name, default)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (list, memoryview))
 
 
 def _rope(fields: Fields, theta: float, head_dim: int, factors: tuple[float, ...] | None) -> RopeConfig:
@@ -119,9 +121,9 @@ def _windows(fields: Fields, n_layers: int) -> tuple[int, ...]:
     """Of gemma3: every sixth layer is full, unless the file says otherwise (a period, or a flag per layer)."""
     window = fields.integer("attention.sliding_window")
     pattern = fields.get("attention.sliding_window_pattern", 6)
-    if isinstance(pattern, list) and len(pattern) == n_layers:
+    if _is_array(pattern) and len(pattern) == n_layers:
         return tuple(window if sliding else 0 for sliding in pattern)
-    if isinstance(pattern, list):
+    if _is_array(pattern):
         raise fields.bad("attention.sliding_window_pattern", f"has {len(pattern)} flags for {n_layers} layers")
     period = fields.integer("attention.sliding_window_pattern", 6)
     return tuple(window if (i + 1) % period else 0 for i in range(n_layers))
@@ -130,9 +132,3 @@ def _windows(fields: Fields, n_layers: int) -> tuple[int, ...]:
 def _attention_scale(hidden_size: int, n_heads: int, n_layers: int, head_dim: int, gemma: bool) -> float:
     """GGUF has no query_pre_attn_scalar. It is the head size in every gemma3 but the 27B (62 layers), as llama.cpp knows too."""
     return (hidden_size / n_heads if gemma and n_layers == 62 else head_dim) ** -0.5
-
-
-def _eos_ids(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
-    fields = Fields(metadata, source, "tokenizer.ggml.")
-    ids = (fields.integer(f"{name}_token_id", None, low=0) for name in ("eos", "eot", "eom"))
-    return tuple(dict.fromkeys(i for i in ids if i is not None))

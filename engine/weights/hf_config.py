@@ -32,7 +32,7 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
     fields = Fields(config, source)
     model_type = fields.text("model_type")
     if model_type == "gemma3":
-        return from_hf({"eos_token_id": config.get("eos_token_id"), **_text_config(fields)}, f"{source}: text_config")
+        return from_hf(_text_config(fields), f"{source}: text_config")
     family = model_type.removesuffix("_text")
     if family not in FAMILIES:
         raise ModelLoadError(f"{source}: models of type {model_type} are not supported.", f"Supported: {', '.join(FAMILIES)}.")
@@ -71,7 +71,6 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
         attention_bias=family == "qwen2" or biased,
         attention_output_bias=family != "qwen2" and biased,
         mlp_bias=family == "llama" and fields.flag("mlp_bias", False),
-        qk_norm=family in ("qwen3", "gemma3"),
         rope=rope,
         local_rope=local_rope,
         windows=_windows(fields, family, n_layers),
@@ -80,7 +79,6 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
         logit_soft_cap=fields.number("final_logit_softcapping", 0.0) if gemma else 0.0,
         embedding_scale=hidden_size**0.5 if gemma else 1.0,
         activation=_ACTIVATIONS[activation],
-        eos_ids=_eos_ids(fields),
     )
 
 
@@ -99,14 +97,6 @@ def _text_config(fields: Fields) -> Mapping[str, Any]:
         "max_position_embeddings": 131_072,
     }
     return {**defaults, **{name: value for name, value in text.items() if value is not None}}
-
-
-def _eos_ids(fields: Fields) -> tuple[int, ...]:
-    ids = fields.get("eos_token_id", ())
-    ids = (ids,) if isinstance(ids, int) else ids
-    if not isinstance(ids, (list, tuple)) or not all(type(i) is int and i >= 0 for i in ids):
-        raise fields.bad("eos_token_id", "is neither a token id nor a list of them")
-    return tuple(ids)
 
 
 def _ropes(fields: Fields, gemma: bool, head_dim: int, max_position: int) -> tuple[RopeConfig, RopeConfig | None]:
@@ -159,7 +149,8 @@ def _windows(fields: Fields, family: str, n_layers: int) -> tuple[int, ...]:
     window = 0
     if family in ("gemma3", "mistral") or (family in ("qwen2", "qwen3") and fields.flag("use_sliding_window", False)):
         # An explicit null says that there is no window; absence means the default of the configuration class.
-        window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096)
+        absent = fields.values.get("sliding_window", 4096) is None
+        window = 0 if absent else fields.integer("sliding_window", 4096)
     if not window:
         return (0,) * n_layers
     if family == "mistral":

@@ -31,7 +31,6 @@ def model(**changes) -> ModelConfig:
         "attention_bias": False,
         "attention_output_bias": False,
         "mlp_bias": False,
-        "qk_norm": False,
         "rope": RopeConfig(10_000.0, 64),
         "local_rope": None,
         "windows": (0,) * 16,
@@ -40,7 +39,6 @@ def model(**changes) -> ModelConfig:
         "logit_soft_cap": 0.0,
         "embedding_scale": 1.0,
         "activation": "silu",
-        "eos_ids": (2,),
     }
     return ModelConfig(**{**fields, **changes})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
@@ -149,3 +151,14 @@ def test_the_tokenizers_package_still_offers_what_is_built_on():
     core = Tokenizer.from_str('{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":[]},"added_tokens":[]}')
     core.encode_special_tokens = True
     assert core.encode_special_tokens is True
+
+
+def test_numbers_may_come_as_a_view_on_the_file():
+    plain = byte_level()
+    types = array("i", plain["tokenizer.ggml.token_type"])
+    viewed = text_tokenizer.Tokenizer.from_gguf(byte_level(token_type=memoryview(types)))
+    assert viewed.special_ids == text_tokenizer.Tokenizer.from_gguf(plain).special_ids
+    with pytest.raises(ModelLoadError, match="token_type has 3 values for 264 tokens"):
+        text_tokenizer.Tokenizer.from_gguf(byte_level(token_type=memoryview(types[:3])))
+    with pytest.raises(ModelLoadError, match="tokens holds values other than str"):
+        text_tokenizer.Tokenizer.from_gguf(byte_level(tokens=memoryview(types)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import time
+import tracemalloc
 from pathlib import Path
 
 import gguf
@@ -15,7 +16,7 @@ from engine.errors import ModelLoadError
 from engine.weights.gguf import GGUFFile
 from engine.weights.loader import open_checkpoint
 from tests import models
-from tests.engine.weights.gguf_writer import Parts, entry, string, tensor_info, tiny_llama, typed
+from tests.engine.weights.gguf_writer import LETTERS, Parts, entry, string, tensor_info, tiny_llama, typed
 
 
 def _file(tmp_path: Path, content: bytes) -> Path:
@@ -24,10 +25,19 @@ def _file(tmp_path: Path, content: bytes) -> Path:
     return path
 
 
+def _plain(value: object) -> object:
+    """With lists in place of memoryviews."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.tolist() if isinstance(value, memoryview) else value
+
+
 def _assert_reads_like_the_gguf_package(path: Path) -> None:
     file, oracle = GGUFFile(path), gguf.GGUFReader(path)
     expected = {key: value.contents() for key, value in oracle.fields.items() if not key.startswith("GGUF.")}
-    assert file.metadata == expected
+    assert _plain(file.metadata) == expected
     assert list(file.tensors) == [tensor.name for tensor in oracle.tensors]
     for wanted in oracle.tensors:
         tensor = file.tensors[wanted.name]
@@ -45,10 +55,32 @@ def test_every_kind_of_metadata(tmp_path: Path) -> None:
     values = {
         "u8": 200, "i8": -100, "u16": 60_000, "i16": -30_000, "u32": 4_000_000_000, "i32": -2_000_000_000, "f32": 0.5,
         "bool": True, "u64": 2**63, "i64": -(2**62), "f64": 0.1, "str": "Grüße 👋", "[i16]": [1, -2], "[bool]": [True, False],
-        "[str]": ["a", "", "ü"], "[[u8]]": [[1, 2], [], [3]], "[f32]": [],
+        "[str]": ["a", "", "ü"], "[[u8]]": [[1, 2], [], [3]], "[f32]": [], "[f64]": [0.1, -2.5], "[u64]": [2**64 - 1],
     }  # fmt: skip
     parts = Parts(entries=[entry(kind, typed(kind, value)) for kind, value in values.items()])
-    assert GGUFFile(_file(tmp_path, parts.bytes())).metadata == values
+    assert _plain(GGUFFile(_file(tmp_path, parts.bytes())).metadata) == values
+
+
+@pytest.mark.parametrize(("kind", "letter"), [("u8", "B"), ("f32", "f"), ("bool", "?")])
+def test_an_array_of_numbers_takes_no_memory_of_its_own(kind: str, letter: str, tmp_path: Path) -> None:
+    n = 1 << 20
+    raw = struct.pack("<IIQ", 9, LETTERS[kind][0], n) + bytes(n * struct.calcsize(letter))
+    path = _file(tmp_path, Parts(entries=_entry(raw)).bytes())
+    tracemalloc.start()
+    try:
+        values = GGUFFile(path).metadata["key"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(values) == n and values[n - 1] == 0
+    assert peak < 2 * n + 200_000, "a list takes 16 bytes for each value while it is made"
+
+
+@pytest.mark.parametrize("none", [("i32", -1), ("u32", 2**32 - 1)], ids=str)
+def test_a_special_id_that_names_no_token_is_no_obstacle(none: tuple[str, int], tmp_path: Path) -> None:
+    parts = tiny_llama()
+    parts.entries += [entry(f"tokenizer.ggml.{name}_token_id", typed(*none)) for name in ("eot", "eom", "padding")]
+    assert open_checkpoint(_file(tmp_path, parts.bytes())).config.vocab_size == 4
 
 
 def test_dense_tensors_and_tensors_of_three_dims(tmp_path: Path) -> None:
@@ -108,6 +140,7 @@ WRONG_FILES = [
     _bad("endless string in an array", "file ends", entries=_entry(struct.pack("<IIQQ", 9, 8, 1, 2**64 - 1))),
     _bad("array of unknown type", "unknown type 77", entries=_entry(struct.pack("<IIQ", 9, 77, 1) + bytes(16))),
     _bad("arrays too deep", "nests", entries=_entry(struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 8 + bytes(16))),
+    _bad("arrays in an array", "65536 arrays", entries=_entry(struct.pack("<IIQ", 9, 9, 1 << 17) + bytes(12 << 17))),
     _bad("unknown type", "unknown type 13", entries=_entry(struct.pack("<I", 13) + bytes(8))),
     _bad("truth of two", "truth value", entries=_entry(struct.pack("<IB", 7, 2))),
     _bad("truths of two", "truth value", entries=_entry(struct.pack("<IIQBB", 9, 7, 2, 1, 2))),

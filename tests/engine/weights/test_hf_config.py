@@ -39,7 +39,7 @@ def _config(model_type: str = "llama", **settings: Any) -> ModelConfig:
     [
         ("llama", {}),
         ("llama", {"head_dim": 32, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-        ("llama", {"eos_token_id": [1, 5, 9], "rms_norm_eps": 1e-5}),
+        ("llama", {"rms_norm_eps": 1e-5}),
         ("mistral", {}),
         ("mistral", {"sliding_window": None}),
         ("mistral", {"sliding_window": 8, "head_dim": 32}),
@@ -60,8 +60,6 @@ def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[st
     assert config.head_dim == (getattr(oracle, "head_dim", None) or 16)
     assert config.tie_embeddings == oracle.tie_word_embeddings
     assert config.rms_eps == oracle.rms_norm_eps
-    eos = oracle.eos_token_id
-    assert config.eos_ids == (() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,))
     types = getattr(oracle, "layer_types", None)
     window = oracle.sliding_window or 0 if hasattr(oracle, "sliding_window") else 0
     assert config.windows == (tuple(window if t == "sliding_attention" else 0 for t in types) if types else (window,) * 7)
@@ -74,7 +72,7 @@ def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[st
 def test_absent_fields_have_the_defaults_of_transformers(model_type: str) -> None:
     sizes = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"} | {"num_attention_heads": 32}
     complete = AutoConfig.for_model(model_type, **sizes).to_dict()
-    assert from_hf({"model_type": model_type, "eos_token_id": complete["eos_token_id"], **sizes}) == from_hf(complete)
+    assert from_hf({"model_type": model_type, **sizes}) == from_hf(complete)
 
 
 def test_biases_by_family() -> None:
@@ -121,9 +119,7 @@ def test_gemma_windows_follow_an_older_files_period() -> None:
 
 
 def test_the_text_half_of_a_gemma_that_sees() -> None:
-    config = from_hf(
-        {"model_type": "gemma3", "text_config": {"hidden_size": 64, "num_hidden_layers": 7}, "eos_token_id": [1, 106]}
-    )
+    config = from_hf({"model_type": "gemma3", "text_config": {"hidden_size": 64, "num_hidden_layers": 7}})
     assert (config.family, config.hidden_size, config.n_layers, config.n_heads, config.vocab_size) == (
         "gemma3",
         64,
@@ -131,7 +127,6 @@ def test_the_text_half_of_a_gemma_that_sees() -> None:
         8,
         262_208,
     )
-    assert config.eos_ids == (1, 106)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +144,7 @@ def test_the_text_half_of_a_gemma_that_sees() -> None:
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_scaling": "linear"}, "expected an object"),
         ({"partial_rotary_factor": 0.2}, "cannot rotate in pairs"),
-        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"hidden_size": 2}, "head_dim is missing and would be 0"),
         ({"tie_word_embeddings": "yes"}, "expected true or false"),
         ({"quantization_config": {"quant_method": "awq"}}, r"quantised \(awq\)"),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention"]}, "list of 7"),
