@@ -168,8 +168,9 @@ class EngineCore:
         if self._debug:
             self.scheduler.check_plan(plan)
         if plan.entries:
-            began = time.perf_counter()
             self._note_started(plan)
+            self._flush()  # who waits learns at once that its prompt is being read
+            began = time.perf_counter()
             try:
                 result = self.runner.execute(plan)
             except Exception as error:

@@ -50,6 +50,15 @@ def test_events_come_as_started_then_deltas_then_one_finished() -> None:
     assert (usage.n_prompt, usage.n_cached, usage.n_output) == (5, 0, 3) and usage.ttft_s > 0
 
 
+def test_started_is_told_before_the_step_and_not_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.add(max_tokens=1)
+    execute, seen = bench.runner.execute, []
+    monkeypatch.setattr(bench.runner, "execute", lambda plan: seen.extend(map(type, bench.events)) or execute(plan))
+    bench.finish()
+    assert seen == [Started]
+
+
 def test_no_max_tokens_means_until_the_window_is_full() -> None:
     bench = Bench()
     uid = bench.add(max_tokens=None)
