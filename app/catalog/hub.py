@@ -1,7 +1,7 @@
 """Models of the hub: what a repository offers, which of its files Pagewell can load, and their download.
 
-huggingface_hub downloads (resumable, with progress, with the person's own token and endpoint). Nothing of a
-repository is ever run: only weights, configuration and tokenizer files are taken.
+huggingface_hub downloads (with progress, with the person's own token and endpoint; a file that is there whole is not
+fetched again). Nothing of a repository is ever run: only weights, configuration and tokenizer files are taken.
 """
 
 from __future__ import annotations
@@ -47,11 +47,14 @@ def folder_of(repo: str) -> Path:
 
 
 def choose(repo: str, quant: str | None, sizes: dict[str, int]) -> Choice:
-    """Pick the files of one model out of a repository's {file name: bytes}.
+    """Pick the files of one model out of a repository's {file name: bytes}. Vision projectors (mmproj) are no models.
 
     ModelLoadError, before anything is downloaded, when nothing there can be loaded; it names what there is.
     """
-    ggufs = {disk.quant_of(name): name for name in sizes if name.endswith(".gguf") and "/" not in name and not _is_part(name)}
+    ggufs: dict[str, list[str]] = {}
+    for name in sorted(sizes):
+        if name.endswith(".gguf") and "/" not in name and not _is_part(name) and "mmproj" not in name.lower():
+            ggufs.setdefault(disk.quant_of(name), []).append(name)
     if ggufs:
         wanted = [quant.upper()] if quant else [q for q in QUANTS if q in ggufs]
         if quant and quant.upper() not in ggufs:
@@ -63,7 +66,12 @@ def choose(repo: str, quant: str | None, sizes: dict[str, int]) -> Choice:
                 f"{repo} has only quantisations that Pagewell does not load: {', '.join(sorted(wanted or ggufs))}.",
                 f"It loads {', '.join(QUANTS)}.",
             )
-        name = ggufs[wanted[0]]
+        name, *others = ggufs[wanted[0]]
+        if others:
+            raise ModelLoadError(
+                f"{repo} has {len(others) + 1} files of {wanted[0]}: {', '.join([name, *others])}.",
+                "Choose another quantisation, or download the file yourself and give its path.",
+            )
         return Choice(repo, (name,), sizes[name])
     weights = [name for name in sizes if name.endswith(".safetensors") and "/" not in name]
     if weights and "config.json" in sizes:
@@ -77,7 +85,7 @@ def choose(repo: str, quant: str | None, sizes: dict[str, int]) -> Choice:
 
 
 def pull(repo: str, quant: str | None) -> disk.LocalModel:
-    """Download one model of a repository with a progress bar, or go on with a download that broke off."""
+    """Download one model of a repository with a progress bar, or fetch what is missing after one that broke off."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import HfApi, errors, hf_hub_download  # slow to import, and needed by a pull only
 
@@ -86,10 +94,11 @@ def pull(repo: str, quant: str | None) -> disk.LocalModel:
         choice = choose(repo, quant, {file.rfilename: file.size or 0 for file in info.siblings or ()})
         folder = folder_of(repo)
         folder.mkdir(exist_ok=True)
+        missing = max(0, choice.n_bytes - _n_bytes_there(folder, choice))
         free = shutil.disk_usage(folder).free
-        if choice.n_bytes > free:
+        if missing > free:
             raise ModelLoadError(
-                f"{repo} needs {format_bytes(choice.n_bytes)}, but {folder} has {format_bytes(free)} left.",
+                f"{repo} needs {format_bytes(missing)} more, but {folder} has {format_bytes(free)} left.",
                 "Make room with `pagewell models rm`, or set PAGEWELL_HOME to another disk.",
             )
         (folder / disk.INCOMPLETE).touch()
@@ -107,6 +116,13 @@ def pull(repo: str, quant: str | None) -> disk.LocalModel:
     except OSError as error:
         raise ModelLoadError(f"{repo} could not be stored: {error}", "Check room and permissions, then run it again.") from error
     return disk.open_path(folder / choice.files[0] if len(choice.files) == 1 else folder)
+
+
+def _n_bytes_there(folder: Path, choice: Choice) -> int:
+    """What needs no more room: the chosen files that are there, and parts of files with which a download goes on."""
+    # A part whose name has a fourth piece belonged to one process alone; huggingface_hub does not go on with it.
+    parts = [path for path in folder.glob(f"{disk.DOWNLOADS}/download/*.incomplete") if path.name.count(".") == 2]
+    return sum(path.stat().st_size for path in (*parts, *(folder / name for name in choice.files)) if path.is_file())
 
 
 def _is_part(name: str) -> bool:

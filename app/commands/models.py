@@ -42,7 +42,7 @@ def list_models(as_json: bool) -> None:
 @models.command()
 @click.argument("name")
 def pull(name: str) -> None:
-    """Download NAME (a short name or a hub id such as OWNER/NAME:Q4_K_M); a download that broke off goes on."""
+    """Download NAME (a short name or a hub id such as OWNER/NAME:Q4_K_M); after a download that broke off, what is missing."""
     model = library.pull(name)
     click.echo(f"{model.name} is in {model.path} ({format_bytes(model.n_bytes)}). Serve it: pagewell serve {name}")
 

@@ -6,11 +6,13 @@ import hashlib
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +41,12 @@ def test_the_best_quantisation_is_chosen_unless_one_is_named() -> None:
     assert hub.choose("o/r", "q8_0", files).files == ("m-Q8_0.gguf",)
 
 
+@pytest.mark.parametrize("projector", ["mmproj-m-F16.gguf", "m-mmproj-F16.gguf", "MMPROJ-F16.gguf"])
+def test_a_vision_projector_is_never_taken_for_the_model(projector: str) -> None:
+    files = sizes("A-F16.gguf", projector, "Z-Q8_0.gguf")
+    assert hub.choose("o/r", "F16", files).files == ("A-F16.gguf",)
+
+
 def test_dense_repositories_give_what_the_loader_needs_and_nothing_that_runs() -> None:
     files = sizes("config.json", "tokenizer.json", "model.safetensors", "modeling_x.py", "pytorch_model.bin", "onnx/model.onnx")
     choice = hub.choose("o/r", None, files)
@@ -53,6 +61,8 @@ def test_dense_repositories_give_what_the_loader_needs_and_nothing_that_runs() -
         (sizes("m-IQ2_XS.gguf", "m-Q2_K.gguf"), None, "does not load: IQ2_XS, Q2_K"),
         (sizes("m-Q2_K.gguf"), "Q2_K", "does not load: Q2_K"),
         (sizes("m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"), None, "neither a whole GGUF"),
+        (sizes("a-Q4_0.gguf", "b-Q4_0.gguf"), None, "2 files of Q4_0: a-Q4_0.gguf, b-Q4_0.gguf"),
+        (sizes("mmproj-m-F16.gguf"), None, "neither a whole GGUF"),
         (sizes("config.json", "model.safetensors"), None, "no tokenizer.json"),
         (sizes("pytorch_model.bin", "config.json"), None, "neither a whole GGUF"),
     ],
@@ -155,6 +165,23 @@ def test_a_download_that_breaks_off_goes_on(fake_hub: FakeHub, pagewell_home: Pa
     folder = pagewell_home / "cache" / "models" / "owner--tiny"
     assert (folder / "model.safetensors").read_bytes() == FakeHub.files["model.safetensors"]
     assert sum(line.startswith("GET") and "model.safetensors" in line for line in fake_hub.asked) == 2
+
+
+def test_what_is_there_already_needs_no_room(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", fake_hub.url)
+    n_weights = len(FakeHub.files["model.safetensors"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=n_weights // 2))
+    with pytest.raises(ModelLoadError, match=r"needs 100KiB more, but .* has 50KiB left"):
+        hub.pull("owner/tiny", None)
+    parts = hub.folder_of("owner/tiny") / ".cache" / "huggingface" / "download"
+    parts.mkdir(parents=True)
+    (parts / "hash.etag.4f2a9c1b.incomplete").write_bytes(bytes(n_weights))
+    with pytest.raises(ModelLoadError, match="needs 100KiB more"):
+        hub.pull("owner/tiny", None)
+    (parts / "hash.etag.incomplete").write_bytes(bytes(n_weights // 2 + 10))
+    assert hub.pull("owner/tiny", None).n_bytes == n_weights
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    assert hub.pull("owner/tiny", None).n_bytes == n_weights
 
 
 def test_an_unknown_repository_and_a_silent_hub_are_told_apart(fake_hub: FakeHub) -> None:
