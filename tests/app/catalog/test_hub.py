@@ -167,8 +167,13 @@ def test_a_download_that_breaks_off_goes_on(fake_hub: FakeHub, pagewell_home: Pa
     assert sum(line.startswith("GET") and "model.safetensors" in line for line in fake_hub.asked) == 2
 
 
+def store(path: Path) -> None:
+    path.write_bytes(FakeHub.files[path.name])
+
+
 def test_what_is_there_already_needs_no_room(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", fake_hub.url)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda _, name, revision, local_dir: store(local_dir / name))
     n_weights = len(FakeHub.files["model.safetensors"])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=n_weights // 2))
     with pytest.raises(ModelLoadError, match=r"needs 100KiB more, but .* has 50KiB left"):
