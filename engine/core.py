@@ -86,8 +86,8 @@ class EngineCore:
         self._random = random.Random(config.seed)
         self._next_uid = 0
         self._uid_lock = threading.Lock()
-        self.last_step_s = 0.0
-        self.last_step_tokens = 0
+        self._last_step_s = 0.0
+        self._last_step_tokens = 0
 
     # From any thread -------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class EngineCore:
 
     def ask_stats(self, reply: Callable[[EngineStats], None]) -> None:
         """Call `reply` on the engine thread with a snapshot taken between two steps."""
-        self._post(lambda: reply(snapshot(self)))
+        self._post(lambda: reply(self._snapshot()))
 
     def evict_cached(self, reply: Callable[[int], None]) -> None:
         """Forget every cached block that no answer holds; `reply` gets their number."""
@@ -179,9 +179,9 @@ class EngineCore:
                 self._n_failed_steps = 0
                 self._commit(plan, result)
             self.counters.n_steps += 1
-            self.last_step_s = time.perf_counter() - began
-            self.counters.busy_s += self.last_step_s
-            self.last_step_tokens = plan.n_tokens
+            self._last_step_s = time.perf_counter() - began
+            self.counters.busy_s += self._last_step_s
+            self._last_step_tokens = plan.n_tokens
         if self._debug:
             self.scheduler.check()
         self._flush()
@@ -233,6 +233,9 @@ class EngineCore:
                 self.counters.cached_tokens += seq.n_cached
                 queued_s = seq.first_scheduled_s - seq.request.arrival_s
                 self._events.append(Started(seq.request.uid, seq.n_prompt, seq.n_cached, queued_s))
+
+    def _snapshot(self) -> EngineStats:
+        return snapshot(self.scheduler, self.counters, last_step_s=self._last_step_s, last_step_tokens=self._last_step_tokens)
 
     # Commit ----------------------------------------------------------------------------------------------------
 

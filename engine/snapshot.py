@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from engine.scheduler import Scheduler
 from engine.stats import BlockState, EngineCounters, EngineStats, RequestStats
 from engine.types import FinishReason, Sequence
-
-if TYPE_CHECKING:
-    from engine.core import EngineCore
 
 
 @dataclass(slots=True)
@@ -55,10 +53,10 @@ def _request_stats(seq: Sequence, now: float) -> RequestStats:
     )
 
 
-def snapshot(core: EngineCore) -> EngineStats:
+def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, last_step_tokens: int) -> EngineStats:
     """The engine as it stands now; call on the engine thread, between two steps."""
     now = time.monotonic()
-    scheduler, pool = core.scheduler, core.kv.pool
+    pool = scheduler.kv.pool
     states = bytearray(len(pool.blocks))
     for block in pool.blocks:
         if block.refs > 1:
@@ -73,7 +71,6 @@ def snapshot(core: EngineCore) -> EngineStats:
             owners[block_id] = seq.request.uid
     n_shared, n_cached = states.count(BlockState.SHARED), states.count(BlockState.CACHED)
     n_used = n_shared + states.count(BlockState.USED)
-    totals = core.counters
     return EngineStats(
         time_s=now,
         n_running=len(scheduler.running),
@@ -83,23 +80,12 @@ def snapshot(core: EngineCore) -> EngineStats:
         n_cached=n_cached,
         n_shared=n_shared,
         n_used=n_used,
-        block_size=core.kv.block_size,
+        block_size=scheduler.kv.block_size,
         counters=EngineCounters(
-            n_steps=totals.n_steps,
-            n_preemptions=scheduler.n_preemptions,
-            n_requests=totals.n_requests,
-            n_finished=totals.n_finished,
-            n_aborted=totals.n_aborted,
-            n_failed=totals.n_failed,
-            prompt_tokens=totals.prompt_tokens,
-            cached_tokens=totals.cached_tokens,
-            output_tokens=totals.output_tokens,
-            prefix_queries=totals.prefix_queries,
-            busy_s=totals.busy_s,
-            n_evictions=pool.n_evicted,
+            n_preemptions=scheduler.n_preemptions, n_evictions=pool.n_evicted, **dataclasses.asdict(counters)
         ),
-        last_step_s=core.last_step_s,
-        last_step_tokens=core.last_step_tokens,
+        last_step_s=last_step_s,
+        last_step_tokens=last_step_tokens,
         requests=[_request_stats(seq, now) for seq in (*scheduler.running, *scheduler.waiting)],
         blocks=bytes(states),
         owners=owners,
