@@ -17,7 +17,7 @@ from kernels.registry import implementations
 
 BLOCK_SIZE = 16
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-"""Largest difference allowed, as a share of the largest value of the reference's result."""
+"""Largest difference allowed, as a share of the largest value of the oracle's result."""
 
 _HALVES = {
     "Q4_0": (0,),
@@ -41,9 +41,16 @@ class Case:
     outputs: Callable[[tuple[Any, ...], Any], tuple[Tensor, ...]]
 
 
-def check(impl: Impl) -> list[str]:
-    """Run all cases of all declared specs; one line for each disagreement, none when all is well."""
-    reference = next(known for known in implementations(impl.op) if known.source == "reference")
+def check(impl: Impl, oracle: Callable[..., Any] | None = None) -> list[str]:
+    """Run all cases of all declared specs; one line for each disagreement, none when all is well.
+
+    The reference is the oracle of every other implementation, and needs one of its own, which gives the same dtypes:
+    ValueError for one that would be compared with itself.
+    """
+    if oracle is None:
+        oracle = next(known.fn for known in implementations(impl.op) if known.source == "reference")
+    if oracle is impl.fn:
+        raise ValueError(f"{impl.op} from {impl.source} cannot be its own oracle.")
     failures = []
     for spec in impl.specs:
         reason = impl.supports(spec)
@@ -51,21 +58,21 @@ def check(impl: Impl) -> list[str]:
             failures.append(f"{impl.op} from {impl.source} ({spec}): declared, but not supported: {reason}")
             continue
         for case in cases(impl.op, spec):
-            wanted = _run(reference, case)
-            for i, (got, want) in enumerate(zip(_run(impl, case), wanted, strict=True)):
+            wanted = _run(oracle, case)
+            for i, (got, want) in enumerate(zip(_run(impl.fn, case), wanted, strict=True)):
                 problem = difference(got, want)
                 if problem:
                     failures.append(f"{impl.op} from {impl.source} ({spec}), {case.name}, output {i}: {problem}")
     return failures
 
 
-def _run(impl: Impl, case: Case) -> tuple[Tensor, ...]:
+def _run(fn: Callable[..., Any], case: Case) -> tuple[Tensor, ...]:
     args = case.make()
-    return case.outputs(args, impl.fn(*args))
+    return case.outputs(args, fn(*args))
 
 
 def difference(got: Tensor, want: Tensor) -> str | None:
-    """What is wrong with a result, or None; NaN must be where the reference has NaN."""
+    """What is wrong with a result, or None; NaN must be where the oracle has NaN."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"{got.dtype} {tuple(got.shape)} instead of {want.dtype} {tuple(want.shape)}"
     if not torch.equal(got.isnan(), want.isnan()):

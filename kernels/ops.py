@@ -159,7 +159,9 @@ class GatedActivation(Protocol):
 
 
 class CopyBlocks(Protocol):
-    """Copy whole blocks inside one layer's caches, in place; pairs are (source, destination), no block in two pairs' reach."""
+    """Copy whole blocks inside one layer's caches, in place. Of the pairs (source, destination)
+    sources may repeat; no block is both a source and a destination, none is a destination twice.
+    """
 
     def __call__(self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None: ...
 
@@ -183,7 +185,8 @@ class Impl:
     """One implementation of an operator.
 
     supports(spec) returns None, or in a few words why not; it never tries the operator out. `specs` are the cases that
-    conformance.py runs against the reference; each of them must be supported.
+    conformance.py runs against the reference, or the tests against formulas of their own if this is the reference; each of
+    them must be supported.
     """
 
     op: str

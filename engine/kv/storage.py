@@ -37,7 +37,9 @@ class KVStorage:
         return self._layers[i]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks (source, destination) in every layer; no block is a destination twice or both."""
+        """Copy blocks in every layer. Of the pairs (source, destination)
+        sources may repeat; no block is both a source and a destination, none is a destination twice.
+        """
         if pairs:
             for k, v in self._layers:
                 self._copy(k, v, pairs)

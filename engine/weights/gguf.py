@@ -54,7 +54,7 @@ class GGUFTensor:
 class GGUFFile:
     """An opened file. `metadata` has Python values, `tensors` are by name, in the file's order.
 
-    An array of numbers or truths is a memoryview on the file, for as a list it would take forty times its bytes; one of
+    An array of numbers or truths is a memoryview on the file, for as a list it would take twenty times its bytes; one of
     strings or of arrays is a list.
     Raises ModelLoadError, naming file and field, for anything that is not a complete, consistent GGUF file.
     """

@@ -1,4 +1,4 @@
-"""Every registered kernel meets the contract, and the conformance suite notices one that does not."""
+"""Every registered kernel meets the contract, the reference included, and the conformance suite notices one that does not."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from kernels.conformance import cases, check
 from kernels.ops import OPERATORS, Impl, OpSpec
 from kernels.reference import IMPLS
 from kernels.registry import implementations
+from tests.kernels import naive
 
 EVERY_IMPL = [impl for op in OPERATORS for impl in implementations(op)]
 CPU_F32 = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64)
 
 
 @pytest.mark.parametrize("impl", EVERY_IMPL, ids=lambda impl: f"{impl.op}-{impl.source}")
-def test_kernel_agrees_with_the_reference_on_its_declared_specs(impl: Impl) -> None:
+def test_kernel_agrees_with_its_oracle_on_its_declared_specs(impl: Impl) -> None:
+    """The reference with formulas written a second time, every other kernel with the reference."""
     assert impl.specs
-    assert check(impl) == []
+    assert check(impl, naive.OPERATORS[impl.op] if impl.source == "reference" else None) == []
+
+
+def test_the_reference_is_never_compared_with_itself() -> None:
+    with pytest.raises(ValueError, match="own oracle"):
+        check(_reference("silu_mul"))
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -47,6 +54,32 @@ def test_an_attention_that_reads_past_the_context_is_noticed() -> None:
     assert any("NaN" in failure for failure in check(replace(honest, fn=greedy, specs=(CPU_F32,))))
 
 
+def test_a_reference_that_is_wrong_is_noticed() -> None:
+    honest = _reference("rms_norm")
+    wrong = replace(honest, fn=lambda x, weight, eps: honest.fn(x, weight, eps * 100))
+    assert check(wrong, naive.rms_norm) != []
+
+
+def test_an_attention_whose_offsets_wrap_at_2_to_the_31_is_noticed() -> None:
+    honest = _reference("paged_attention")
+
+    def wrapping(q, k_cache, v_cache, starts, contexts, tables, *rest):
+        n_reachable = 2**31 // k_cache[0].numel()
+        return honest.fn(q, k_cache, v_cache, starts, contexts, tables % n_reachable, *rest)
+
+    failures = check(replace(honest, fn=wrapping, specs=(replace(CPU_F32, kv_dtype=torch.float16),)), naive.paged_attention)
+    assert failures and all("offsets above 2^31" in failure for failure in failures)
+
+
+def test_a_copy_that_serves_each_source_once_is_noticed() -> None:
+    honest = _reference("copy_blocks")
+
+    def once(k_cache, v_cache, pairs):
+        honest.fn(k_cache, v_cache, list(dict(pairs).items()))
+
+    assert any("(3, 1), (4, 2), (3, 0)" in failure for failure in check(replace(honest, fn=once, specs=(CPU_F32,))))
+
+
 def test_a_write_at_a_padding_slot_is_noticed() -> None:
     honest = _reference("rope_and_write_kv")
     careless = replace(honest, fn=lambda *args: honest.fn(*args[:7], args[7].clamp(min=0)), specs=(CPU_F32,))
@@ -55,8 +88,8 @@ def test_a_write_at_a_padding_slot_is_noticed() -> None:
 
 def test_a_declared_spec_that_is_not_supported_is_noticed() -> None:
     refusing = replace(_reference("silu_mul"), supports=lambda spec: "not today")
-    assert all("not today" in failure for failure in check(refusing))
-    assert check(refusing)
+    failures = check(refusing, naive.silu_mul)
+    assert failures and all("not today" in failure for failure in failures)
 
 
 def test_cases_are_the_same_each_time() -> None:

@@ -1,0 +1,130 @@
+"""Every operator written a second time from its contract: in float64 and without any tiling.
+
+The oracle of the reference, which in turn is the oracle of all other kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.ops import DENSE, Weight
+
+
+def dense(weight: Weight) -> Tensor:
+    """The weight's values, float64 [out, in], as the gguf package dequantises them."""
+    if weight.qtype in DENSE:
+        return weight.data.double()
+    kind = gguf.GGMLQuantizationType[weight.qtype]
+    return torch.from_numpy(gguf.quants.dequantize(weight.data.numpy(), kind)).double()
+
+
+def quant_linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    y = np.einsum("ni,oi->no", x.double().numpy(), dense(weight).numpy())
+    return torch.from_numpy(y if bias is None else y + bias.double().numpy()).to(x.dtype)
+
+
+def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+    rows = [dense(weight)[token_id] for token_id in ids.tolist()]
+    return torch.stack(rows).to(dtype) if rows else torch.empty(0, weight.shape[1], dtype=dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = x.double()
+    return (wide / (wide.pow(2).sum(-1, keepdim=True) / x.shape[-1] + eps).sqrt() * weight.double()).to(x.dtype)
+
+
+def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = (x.double() + residual.double()).to(x.dtype)
+    return rms_norm(total, weight, eps), total
+
+
+def rope_and_write_kv(
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor
+) -> Tensor:
+    """A pair of dims is a complex number, which its angle turns."""
+    half = cos.shape[-1]
+    turn = torch.complex(cos.double(), sin.double()).unsqueeze(1)
+
+    def turned(x: Tensor) -> Tensor:
+        pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double()) * turn
+        return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), -1).to(x.dtype)
+
+    rotated = turned(k)
+    for row, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            place = divmod(slot, k_cache.shape[1])
+            k_cache[place], v_cache[place] = rotated[row], v[row]
+    return turned(q)
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts: Tensor,
+    context_lens: Tensor,
+    block_tables: Tensor,
+    scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
+) -> Tensor:
+    """One query row at a time, over a Python list of the positions it sees."""
+    out = torch.zeros_like(q)
+    starts, tables = query_starts.tolist(), block_tables.tolist()
+    block_size, group = k_cache.shape[1], q.shape[1] // k_cache.shape[2]
+    for i, context in enumerate(context_lens.tolist()):
+        n_query = starts[i + 1] - starts[i]
+        for j in range(n_query):
+            position = context - n_query + j
+            seen = [p for p in range(position + 1) if not window or position - p < window]
+            blocks, offsets = [tables[i][p // block_size] for p in seen], [p % block_size for p in seen]
+            keys = k_cache[blocks, offsets].double().repeat_interleave(group, 1)
+            values = v_cache[blocks, offsets].double().repeat_interleave(group, 1)
+            row = starts[i] + j
+            scores = torch.einsum("hd,phd->hp", q[row].double(), keys) * scale
+            if soft_cap:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
+            weights = (scores - scores.amax(-1, keepdim=True)).exp()
+            out[row] = torch.einsum("hp,phd->hd", weights / weights.sum(-1, keepdim=True), values)
+    return out
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return _gated(gate, up, lambda x: x / (1 + np.exp(-x)))
+
+
+def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return _gated(gate, up, lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _gated(gate: Tensor, up: Tensor, activation: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+    return torch.from_numpy(activation(gate.double().numpy()) * up.double().numpy()).to(gate.dtype)
+
+
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    for source, destination in pairs:
+        for cache in (k_cache, v_cache):
+            cache[destination] = cache[source]
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    fn.__name__: fn
+    for fn in (
+        quant_linear,
+        embedding,
+        rms_norm,
+        rms_norm_add,
+        rope_and_write_kv,
+        paged_attention,
+        silu_mul,
+        gelu_tanh_mul,
+        copy_blocks,
+    )
+}
