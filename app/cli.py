@@ -15,6 +15,7 @@ from app.commands.serve import serve
 from app.commands.settings import settings
 from app.commands.top import top
 from app.options import did_you_mean
+from app.printable import printable
 from engine.errors import PagewellError
 
 COMMANDS = (serve, chat, top, models, bench, doctor, settings)
@@ -46,9 +47,9 @@ def main() -> None:
     try:
         cli.main(prog_name="pagewell", standalone_mode=True)
     except PagewellError as error:
-        click.secho(f"pagewell: {error.message}", fg="red", err=True)
+        click.secho(printable(f"pagewell: {error.message}"), fg="red", err=True)
         if error.hint:
-            click.echo(error.hint, err=True)
+            click.echo(printable(error.hint), err=True)
         sys.exit(2)
 
 

@@ -9,13 +9,19 @@ from typing import Any, Protocol
 
 import click
 import httpx
+import msgspec
 from httpx_sse import aconnect_sse
 
 from app.catalog.disk import LocalModel
+from app.printable import printable
 from engine.config import EngineConfig
 from engine.errors import PagewellError
 
 Message = dict[str, str]
+
+
+class NoServer(PagewellError):
+    """Something answers at an address, but it serves no models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +70,41 @@ class ServerAnswerer:
     def __init__(self, url: str, api_key: str | None, name: str) -> None:
         self.name = name
         self.tally: Tally | None = None
+        self._url = url
         self._client = client_of(url, api_key)
 
     async def stream(self, messages: list[Message], sampling: Sampling) -> AsyncIterator[str]:
+        """Raises PagewellError for whatever goes wrong with the server, its connection or what it sends."""
         self.tally = None
         asked = {key: getattr(sampling, key) for key in Sampling.__slots__ if getattr(sampling, key) is not None}
         body = {"model": self.name, "messages": messages, "stream": True, "stream_options": {"include_usage": True}, **asked}
         began = time.monotonic()
         first: float | None = None
-        async with aconnect_sse(self._client, "POST", "/v1/chat/completions", json=body) as source:
-            if source.response.is_error:
-                await source.response.aread()
-                raise PagewellError(_error_text(source.response))
-            async for event in source.aiter_sse():
-                if event.data == "[DONE]":
-                    return
-                chunk = event.json()
-                if "error" in chunk:
-                    raise PagewellError(chunk["error"]["message"])
-                if usage := chunk.get("usage"):
-                    now = time.monotonic()
-                    self.tally = _tally(usage, (first or now) - began, now - began)
-                for choice in chunk["choices"]:
-                    if text := choice["delta"].get("content"):
-                        first = first or time.monotonic()
-                        yield text
+        try:
+            async with aconnect_sse(self._client, "POST", "/v1/chat/completions", json=body) as source:
+                if source.response.is_error:
+                    await source.response.aread()
+                    raise PagewellError(_error_text(source.response))
+                async for event in source.aiter_sse():
+                    if event.data == "[DONE]":
+                        return
+                    chunk = msgspec.json.decode(event.data, type=_Chunk)
+                    if chunk.error is not None:
+                        raise PagewellError(printable(chunk.error.message))
+                    if chunk.usage is not None:
+                        now = time.monotonic()
+                        self.tally = chunk.usage.tally((first or now) - began, now - began)
+                    for choice in chunk.choices:
+                        if choice.delta.content:
+                            first = first or time.monotonic()
+                            yield choice.delta.content
+        except httpx.HTTPError as error:
+            reason = printable(str(error)) or type(error).__name__
+            raise PagewellError(
+                f"The connection to {self._url} failed: {reason}", "Ask again once the server answers."
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise PagewellError(f"What {self._url} sends is no chat completion: {error}", "Check --url.") from error
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -144,30 +160,88 @@ class LocalAnswerer:
 def client_of(url: str, api_key: str | None) -> httpx.AsyncClient:
     """A client for a Pagewell or any OpenAI-compatible server; waits long for answers, briefly for a connection."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(600, connect=3), trust_env=False)
+    try:
+        return httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(600, connect=3), trust_env=False)
+    except httpx.InvalidURL as error:
+        raise PagewellError(f"{url} is no address of a server: {error}.", "It should look like http://127.0.0.1:8000.") from error
 
 
 async def served_names(url: str, api_key: str | None) -> list[str] | None:
-    """Models that a server offers; None when none answers there. PagewellError when it answers with an error."""
+    """Models that a server offers; None when nothing answers there.
+
+    Raises NoServer when what answers is something else, PagewellError when a server answers with an error.
+    """
     async with client_of(url, api_key) as client:
         try:
             response = await client.get("/v1/models")
         except httpx.TransportError:
             return None
-    if response.is_error:
+        except httpx.HTTPError as error:
+            raise NoServer(f"What answers at {url} serves no models: {error}", "Check --url.") from error
+    if response.is_error and response.status_code != 404 and _openai_error(response) is not None:
         raise PagewellError(
             f"The server at {url} answers {response.status_code}: {_error_text(response)}", "Check --url and --api-key."
         )
-    return [entry["id"] for entry in response.json()["data"]]
+    try:
+        return [model.id for model in msgspec.json.decode(response.content, type=_ModelList).data]
+    except msgspec.MsgspecError as error:
+        reason = f"GET /v1/models gives status {response.status_code} and no list of models."
+        raise NoServer(f"What answers at {url} serves no models: {reason}", "Check --url.") from error
 
 
-def _tally(usage: dict[str, Any], ttft_s: float, total_s: float) -> Tally:
-    details = usage.get("prompt_tokens_details") or {}
-    return Tally(usage["prompt_tokens"], details.get("cached_tokens") or 0, usage["completion_tokens"], ttft_s, total_s)
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _PromptDetails | None = None
+
+    def tally(self, ttft_s: float, total_s: float) -> Tally:
+        n_cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        return Tally(self.prompt_tokens, n_cached or 0, self.completion_tokens, ttft_s, total_s)
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+class _Chunk(msgspec.Struct):
+    """What is used of a chunk of a chat completion; other fields are left out."""
+
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: tuple[_Model, ...]
+
+
+def _openai_error(response: httpx.Response) -> str | None:
+    """The message of an error body in OpenAI's shape."""
+    try:
+        return msgspec.json.decode(response.content, type=_ErrorBody).error.message
+    except msgspec.MsgspecError:
+        return None
 
 
 def _error_text(response: httpx.Response) -> str:
-    try:
-        return response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return response.text[:200] or response.reason_phrase
+    return printable(_openai_error(response) or response.text[:200] or response.reason_phrase)

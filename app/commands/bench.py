@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from app.commands.params import server_of, server_options
+from app.printable import printable
 from engine.errors import PagewellError
 
 
@@ -86,12 +87,12 @@ async def _measure(url: str, api_key: str | None, load: Any, warmup: int) -> dic
         if warmup:
             await client.run(http, replace(load, n_requests=warmup, concurrency=1, prefix_words=0, seed=load.seed + 1_000_003))
         with click.progressbar(
-            length=load.n_requests, label=f"{load.model} at {url}", file=click.get_text_stream("stderr")
+            length=load.n_requests, label=f"{printable(load.model)} at {url}", file=click.get_text_stream("stderr")
         ) as bar:
             answers = await client.run(http, load, lambda _: bar.update(1))
     figures = report.summarise(load, answers)
     for line in report.lines(figures):
-        click.echo(line, err=True)
+        click.echo(printable(line), err=True)
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "pagewell": metadata.version("pagewell"),

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from app.commands.params import setting_options, settings_from
+from app.commands.params import KEY_HELP, address_of, setting_options, settings_from
+from app.printable import printable
 from app.settings import Settings
 from engine.errors import PagewellError
 
@@ -24,7 +25,7 @@ NOT_HERE |= {"env", "idle_timeout", "permission_mode", "max_waiting"}
 @click.command(short_help="Talk with a model in the terminal.")
 @click.argument("model_name", metavar="[MODEL]", required=False)
 @click.option("--url", help="Where a server may run. Default: the configured host and port.")
-@click.option("--api-key", help="The server's key. Default: the configured one.")
+@click.option("--api-key", help=KEY_HELP)
 @click.option("-m", "--message", help="Ask this, print the answer and end. A pipe into the command does the same.")
 @click.option("--system", default="", help="System prompt.")
 @click.option("--temperature", type=click.FloatRange(0, 2), help="0 always takes the likeliest token.")
@@ -56,7 +57,9 @@ def chat(
         if not message:
             raise click.UsageError("There is no message: give one with -m, or through a pipe.")
     sampling = Sampling(temperature, top_p, max_tokens, given.get("seed"))
-    with asyncio.Runner() as runner, _answerer(runner, settings, url, model_name or given.get("model")) as answerer:
+    address = address_of(settings, url, api_key)
+    model = model_name or given.get("model")
+    with asyncio.Runner() as runner, _answerer(runner, settings, address, model, must_be_server=bool(url)) as answerer:
         talk = Conversation(runner, answerer, sampling, system)
         if message is not None:
             if not talk.ask(message):
@@ -66,17 +69,25 @@ def chat(
 
 
 @contextlib.contextmanager
-def _answerer(runner: asyncio.Runner, settings: Settings, url: str | None, model: str | None) -> Iterator[Any]:
-    from app.commands.answering import LocalAnswerer, ServerAnswerer, served_names
+def _answerer(
+    runner: asyncio.Runner, settings: Settings, address: tuple[str, str | None], model: str | None, *, must_be_server: bool
+) -> Iterator[Any]:
+    """The server at `address` (base URL, key) if one answers there, else, unless it must be that server, the model itself."""
+    from app.commands.answering import LocalAnswerer, NoServer, ServerAnswerer, served_names
 
-    base = (url or settings.url).rstrip("/").removesuffix("/v1")
-    names = runner.run(served_names(base, settings.serving.api_key))
-    if url and names is None:
+    base, api_key = address
+    try:
+        names = runner.run(served_names(base, api_key))
+    except NoServer:
+        if must_be_server:
+            raise
+        names = None
+    if must_be_server and names is None:
         raise PagewellError(f"No server answers at {base}.", "Start one with `pagewell serve`, or leave out --url.")
     if names and (model is None or model in names):
-        answerer: Any = ServerAnswerer(base, settings.serving.api_key, model or names[0])
-    elif url:
-        raise PagewellError(f"The server at {base} does not serve {model}.", f"It serves {', '.join(names or [])}.")
+        answerer: Any = ServerAnswerer(base, api_key, model or names[0])
+    elif must_be_server:
+        raise PagewellError(f"The server at {base} does not serve {model}.", printable(f"It serves {', '.join(names or [])}."))
     else:
         from app.catalog import library
 
@@ -101,7 +112,7 @@ class Conversation:
         """Read and answer until the person ends it."""
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (importing it gives input() a history and line editing)
-        click.secho(f"{self._answerer.name}. {HELP}", dim=True)
+        click.secho(printable(f"{self._answerer.name}. {HELP}"), dim=True)
         while True:
             try:
                 text = _read()
@@ -134,7 +145,7 @@ class Conversation:
             async with contextlib.aclosing(self._answerer.stream(self.messages, self._sampling)) as stream:
                 async for piece in stream:
                     pieces.append(piece)
-                    click.echo(piece, nl=False)
+                    click.echo(printable(piece), nl=False)
 
         interrupted = False
         try:
@@ -143,6 +154,8 @@ class Conversation:
             interrupted = True
         except BaseException:
             self.messages.pop()
+            if pieces:
+                click.echo()
             raise
         click.echo()
         self.messages.append({"role": "assistant", "content": "".join(pieces)})
@@ -150,16 +163,21 @@ class Conversation:
             click.secho("stopped" if interrupted else str(self._answerer.tally), dim=True)
         return not interrupted
 
-    def _try(self, text: str) -> None:
+    def _try(self, text: str) -> bool:
+        """Answer one message; False when that failed, which is told."""
         try:
             self.ask(text)
         except PagewellError as error:
             click.secho(str(error), fg="red", err=True)
+            return False
+        return True
 
     def _retry(self) -> None:
         if self.messages and self.messages[-1]["role"] == "assistant":
+            before = list(self.messages)
             self.messages.pop()
-            self._try(self.messages.pop()["content"])
+            if not self._try(self.messages.pop()["content"]):
+                self.messages = before
 
     def _set_system(self, text: str) -> None:
         self.messages = [m for m in self.messages if m["role"] != "system"]

@@ -9,6 +9,7 @@ import click
 from app import paths
 from app.catalog import disk, library, shelf
 from app.options import format_bytes
+from app.printable import printable
 
 
 @click.group()
@@ -35,7 +36,7 @@ def list_models(as_json: bool) -> None:
     width = max(len(row[0]) for row in rows)
     click.secho(f"{'NAME':{width}}  {'SIZE':>5}  {'ON DISK':>9}  ABOUT", bold=True)
     for name, size, n_bytes, about, _ in rows:
-        click.echo(f"{name:{width}}  {size:>5}  {n_bytes or '-':>9}  {about}")
+        click.echo(printable(f"{name:{width}}  {size:>5}  {n_bytes or '-':>9}  {about}"))
     click.secho("\nAny other: pagewell models pull OWNER/NAME, or OWNER/NAME:Q4_K_M for one quantisation.", dim=True)
 
 
@@ -77,7 +78,7 @@ def show(name: str, as_json: bool) -> None:
     facts = {"size" if key == "n_bytes" else key: value for key, value in facts.items()}
     width = max(map(len, facts))
     for key, value in facts.items():
-        click.echo(f"{key.replace('_', ' '):{width}}  {format_bytes(value) if key == 'size' else value}")
+        click.echo(printable(f"{key.replace('_', ' '):{width}}  {format_bytes(value) if key == 'size' else value}"))
 
 
 def _facts(model: disk.LocalModel | None) -> dict[str, object]:

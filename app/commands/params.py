@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -73,12 +74,30 @@ def settings_from(config: Path | None, given: dict[str, Any], model: str | None 
 
 def server_options(command: Command) -> Command:
     """--url and --api-key of a running server, and --config to take their defaults from."""
-    command = click.option("--api-key", help="The server's key. Default: the configured one.")(command)
+    command = click.option("--api-key", help=KEY_HELP)(command)
     command = click.option("--url", help="Where the server runs. Default: the configured host and port.")(command)
     return config_option(command)
 
 
+KEY_HELP = "The server's key. Default: the configured one, which goes to the configured host and port only."
+
+
 def server_of(config: Path | None, url: str | None, api_key: str | None) -> tuple[str, str | None]:
     """(base URL without a trailing slash or /v1, API key) of the server that a command should talk to."""
-    settings = load(config=config)
-    return (url or settings.url).rstrip("/").removesuffix("/v1"), api_key or settings.serving.api_key
+    return address_of(load(config=config), url, api_key)
+
+
+def address_of(settings: Settings, url: str | None, api_key: str | None) -> tuple[str, str | None]:
+    """As `server_of`. The configured key is a secret of the configured server: another one gets only a key given for it."""
+    base = (url or settings.url).rstrip("/").removesuffix("/v1")
+    return base, api_key or (settings.serving.api_key if _place(base) == _place(settings.url) else None)
+
+
+def _place(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port of a URL; whether the loopback is written as a name or a number is all the same."""
+    try:
+        parts = urlsplit(url)
+        host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
+        return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return url, None, None

@@ -97,6 +97,8 @@ def welcome(settings: Settings) -> str:
     """What a person can do next, once the server answers."""
     key = ' -H "Authorization: Bearer $PAGEWELL_API_KEY"' if settings.serving.api_key else ""
     where = "" if settings.serving.port == 8000 and settings.serving.host == "127.0.0.1" else f" --url {settings.url}"
+    if where and key:
+        where += ' --api-key "$PAGEWELL_API_KEY"'
     body = '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'
     curl = f"curl -N {settings.url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
     return (

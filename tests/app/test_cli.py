@@ -112,7 +112,7 @@ def test_the_welcome_names_the_next_three_things() -> None:
     text = welcome(make({"port": 8123, "served_model_name": "m", "api_key": "secret"}))
     assert "http://127.0.0.1:8123/\n" in text
     assert "curl -N http://127.0.0.1:8123/v1/chat/completions" in text and "$PAGEWELL_API_KEY" in text
-    assert "pagewell top --url http://127.0.0.1:8123" in text
+    assert 'pagewell top --url http://127.0.0.1:8123 --api-key "$PAGEWELL_API_KEY"' in text
     assert "secret" not in text
 
 

@@ -98,6 +98,31 @@ def test_a_failure_takes_the_question_back(
     assert "no luck" in capsys.readouterr().err
 
 
+def test_a_retry_that_fails_leaves_the_conversation_as_it_was(
+    talk: Conversation, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(talk, monkeypatch, "one")
+    script.fail = True
+    typed(talk, monkeypatch, "/retry")
+    assert contents(talk) == ["be brief", "one", "answer 1 to 2"]
+    script.fail = False
+    typed(talk, monkeypatch, "/retry")
+    assert contents(talk) == ["be brief", "one", "answer 3 to 2"]
+
+
+def test_an_answer_reaches_the_terminal_without_its_control_characters(
+    talk: Conversation, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def stream(*_: object) -> AsyncIterator[str]:
+        for piece in ("fine\n\tcode \x1b", "]52;c;ZXZpbA==\x07", "\x9b2J\x7f\r ü 👩‍👩‍👧"):
+            yield piece
+
+    script.stream = stream
+    talk.ask("one")
+    assert capsys.readouterr().out == "fine\n\tcode ]52;c;ZXZpbA==2J ü 👩‍👩‍👧\n"
+    assert "\x1b" in contents(talk)[-1], "the model sees its own words again as they were"
+
+
 def test_commands_of_the_conversation(talk: Conversation, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     typed(talk, monkeypatch, "one", "/retry", "/system be long", "two", "/clear", "three", "/exit", "never")
     assert [messages[-1]["content"] for messages in script.seen] == ["one", "one", "two", "three"]
