@@ -9,6 +9,10 @@ from rich.console import Console
 from tui.feed.client import FeedClient, FeedError
 from tui.once import parse, print_frame, snapshot
 from tui.terminal import has_light_background
+from tui.text import lines
+
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Control characters that JSON may hold as they are, in the form that no terminal obeys."""
 
 
 def run(url: str, api_key: str | None = None, *, readonly: bool = False, once: bool = False, as_json: bool = False) -> int:
@@ -22,7 +26,7 @@ def run(url: str, api_key: str | None = None, *, readonly: bool = False, once: b
             _print_once(client, as_json)
             return 0
     except FeedError as error:
-        print(error, file=sys.stderr)
+        print(lines(str(error)), file=sys.stderr)
         return 1
     from tui.dashboard import Dashboard  # Textual takes a moment that scripts need not wait for
 
@@ -35,6 +39,6 @@ def _print_once(client: FeedClient, as_json: bool) -> None:
     data = snapshot(client)
     frame = parse(data)
     if as_json:
-        sys.stdout.write(data.decode() + "\n")
+        sys.stdout.write(data.decode().translate(_ESCAPED) + "\n")
     else:
         print_frame(frame, Console(highlight=False))

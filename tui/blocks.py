@@ -73,6 +73,9 @@ def _blend(runs: Sequence[Run]) -> Place:
         return Place(state, by_owner.most_common(1)[0][0], _level(busy, total))
     if by_state[CACHED]:
         return Place(CACHED, -1, _level(by_state[CACHED], total))
+    del by_state[FREE], by_state[CACHED]
+    if by_state:  # states that only a newer server knows
+        return Place(max(by_state), -1, LEVELS)
     return EMPTY
 
 

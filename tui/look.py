@@ -121,6 +121,9 @@ MARKS = MappingProxyType({USED: "█", SHARED: "▚", CACHED: "░", FREE: "·"}
 TILES = MappingProxyType({USED: "█", SHARED: "▓", CACHED: "░", FREE: "·"})
 """Glyph of one block where a cell or more holds one block."""
 
+UNKNOWN_BLOCK = "?"
+"""Glyph of a block in a state that only a newer server knows."""
+
 LETTERS = "abcdefghijkl"
 """Owners where there is no colour: used blocks in lower case, shared ones in upper case."""
 

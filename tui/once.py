@@ -38,12 +38,13 @@ def parse(data: bytes) -> Frame:
 def print_frame(frame: Frame, console: Console) -> None:
     """The frame as a few lines and a table."""
     model, totals, rates, latency = frame.model, frame.totals, frame.rates, frame.latency
-    console.print(Text(f"{text.plain(model.name, 60)}  {model.state}", "bold"), highlight=False)
+    console.print(Text(f"{text.plain(model.name, 60)}  {text.plain(model.state, 12)}", "bold"))
     if model.state != "ready":
-        console.print(Text(model.error or f"{text.share(model.progress)} loaded"))
+        console.print(Text(text.lines(model.error) or f"{text.share(model.progress)} loaded"))
         return
     for line in (
-        f"{model.quantization}, {model.dtype}, window {model.max_model_len:,}, up {text.age(frame.process.up_s)}",
+        f"{text.plain(model.quantization, 20)}, {text.plain(model.dtype, 20)}, "
+        f"window {model.max_model_len:,}, up {text.age(frame.process.up_s)}",
         f"generation {text.rate(rates.output_tok_s)} tok/s, prefill {text.rate(rates.prompt_tok_s)} tok/s",
         f"TTFT p50 {text.duration(latency.ttft_p50_s)} p95 {text.duration(latency.ttft_p95_s)}, "
         f"ITL p50 {text.duration(latency.itl_p50_s)} p95 {text.duration(latency.itl_p95_s)}",
@@ -51,7 +52,7 @@ def print_frame(frame: Frame, console: Console) -> None:
         f"of {totals.n_blocks}; prefix hits {text.share(totals.hit_rate)}",
         f"{totals.n_running} running, {totals.n_waiting} waiting, {totals.n_preemptions} preemptions",
     ):
-        console.print(line, highlight=False)
+        console.print(Text(line))
     if frame.requests:
         width = console.width if console.is_terminal else _PIPE_WIDTH
         console.print(_table(frame, max(columns.MIN_ID_WIDTH, width - _FIXED_WIDTH)), width=width)

@@ -10,7 +10,7 @@ from textual.color import Color
 from tui.blocks import LEVELS, Place
 from tui.feed.model import CACHED, FREE, SHARED, USED
 from tui.hues import Hues
-from tui.look import HALF_UPPER, LETTERS, MARKS, TILES, Palette
+from tui.look import HALF_UPPER, LETTERS, MARKS, TILES, UNKNOWN_BLOCK, Palette
 
 _UNKNOWN = -1
 """Hue of a block whose owner has none."""
@@ -22,7 +22,9 @@ def colour(palette: Palette, state: int, hue: int, level: int, dimmed: bool) -> 
     background = Color.parse(palette.background)
     if state == FREE:
         return background
-    if state == CACHED:
+    if state not in TILES:
+        full = Color.parse(palette.muted)
+    elif state == CACHED:
         full = Color.parse(palette.cached)
     else:
         full = Color.parse(palette.muted if hue == _UNKNOWN else palette.owners[hue % len(palette.owners)])
@@ -49,7 +51,7 @@ def pair(palette: Palette, hues: Hues, first: Place, second: Place, spot: int | 
         return MARKS[FREE], _style(Color.parse(palette.faint), background)
     if first.state == SHARED:
         return MARKS[SHARED], _style(one, _place_colour(palette, hues, first._replace(state=USED), spot))
-    return MARKS[first.state], _style(one, background)
+    return MARKS.get(first.state, UNKNOWN_BLOCK), _style(one, background)
 
 
 def tile(palette: Palette, hues: Hues, place: Place, spot: int | None) -> tuple[str, Style]:
@@ -57,14 +59,14 @@ def tile(palette: Palette, hues: Hues, place: Place, spot: int | None) -> tuple[
     background = Color.parse(palette.background)
     if place.state == FREE:
         return TILES[FREE], _style(Color.parse(palette.faint), background)
-    return TILES[place.state], _style(_place_colour(palette, hues, place, spot), background)
+    return TILES.get(place.state, UNKNOWN_BLOCK), _style(_place_colour(palette, hues, place, spot), background)
 
 
 def letter(palette: Palette, hues: Hues, place: Place, n_cells: int, spot: int | None) -> tuple[str, Style]:
     """A block without colour: its owner's letter, upper case where it is shared, else the state's glyph."""
     hue = hues.get(place.owner)
     if place.state not in (USED, SHARED) or hue is None:
-        return TILES.get(place.state, "?") * n_cells, Style(color=palette.faint)
+        return TILES.get(place.state, UNKNOWN_BLOCK) * n_cells, Style(color=palette.faint)
     glyph = LETTERS[hue % len(LETTERS)]
     style = Style(color=palette.text, bold=True) if spot is None or spot == place.owner else Style(color=palette.faint)
     return (glyph.upper() if place.state == SHARED else glyph) * n_cells, style

@@ -7,9 +7,14 @@ NONE = "–"
 """Shown where there is no value yet."""
 
 
-def clean(text: str) -> str:
-    """A stranger's text without control and formatting characters."""
-    return "".join(character if character.isprintable() else " " for character in text)
+def clean(text: str, keep: str = "") -> str:
+    """A stranger's text without control and formatting characters, except those of `keep`."""
+    return "".join(character if character.isprintable() or character in keep else " " for character in text)
+
+
+def lines(text: str) -> str:
+    """A stranger's text of several lines, cleaned; line breaks and tabs stay."""
+    return clean(text, keep="\n\t")
 
 
 def plain(text: str, width: int) -> str:

@@ -146,3 +146,14 @@ async def test_tens_of_thousands_of_blocks_fit_and_none_in_use_is_lost():
 )
 def test_blocks_are_as_large_as_fits(n_blocks, mono, roomy, expected):
     assert tuple(layout(n_blocks, 20, 10, mono=mono, roomy=roomy)) == expected
+
+
+@pytest.mark.parametrize("roomy", [False, True])
+async def test_a_state_of_a_newer_server_is_shown_as_unknown(roomy):
+    app = MapApp()
+    app.map.roomy = roomy
+    async with app.run_test(size=(40, 12)) as pilot:
+        for spot in (None, 2):
+            strips = await shown(pilot, Run(9, 1, 4), Run(USED, 1, 5), Run(9, -1, 1), Run(FREE, -1, 20), spot=spot)
+            text = "".join(strip.text for strip in strips)
+            assert text.startswith("??") and "█" in text

@@ -60,3 +60,7 @@ def test_a_large_pool_costs_its_runs_not_its_blocks():
     began = time.perf_counter()
     assert len(places(runs, 100_000)) == 1000
     assert time.perf_counter() - began < 0.1
+
+
+def test_neighbours_in_unknown_states_are_not_taken_for_free_ones():
+    assert places([Run(FREE, -1, 3), Run(9, 5, 1)], 4) == [Place(9, -1, LEVELS)]

@@ -73,3 +73,24 @@ def test_a_missing_key_is_an_exit_status_and_a_sentence(url, answer, capsys):
     answer |= {"status": 401, "body": b'{"error":{"message":"Incorrect API key provided."}}'}
     assert run(url, once=True, as_json=True) == 1
     assert "--api-key" in capsys.readouterr().err
+
+
+def test_strangers_text_cannot_reach_the_terminal_as_an_escape_sequence(url, answer, capsys):
+    evil = "\x1b]52;c;ZXZpbA==\x07\x9b2J[/bold]"
+    for model in (
+        Model(state="ready", name=f"n{evil}", quantization=f"q{evil}", dtype=f"d{evil}"),
+        Model(state=f"failed{evil}", name=evil, error=f"first{evil}\nsecond"),
+    ):
+        answer["body"] = msgspec.json.encode(frame(model=model))
+        assert run(url, once=True) == 0
+        shown = capsys.readouterr().out
+        assert not {character for character in shown if not character.isprintable()} - {"\n"}
+    assert "second" in shown.splitlines()[-1]
+    assert run(url, once=True, as_json=True) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\x9b" not in shown
+    assert json.loads(shown)["model"]["error"] == f"first{evil}\nsecond"
+    answer |= {"status": 500, "body": msgspec.json.encode({"error": {"message": f"broken{evil}"}})}
+    assert run(url, once=True) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("broken ") and shown.strip().isprintable()

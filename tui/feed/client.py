@@ -13,6 +13,7 @@ import msgspec
 from httpx_sse import SSEError, aconnect_sse
 
 from tui.feed.state import FeedState
+from tui.text import lines
 
 _BACK_OFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)
 _SILENCE_S = 10.0
@@ -156,12 +157,12 @@ def _reason(error: Exception) -> str:
 
 
 def _server_message(response: httpx.Response) -> str:
-    """The text of an error body (OpenAI's shape), else the status."""
+    """The text of an error body (OpenAI's shape) without control characters, else the status."""
     try:
         body = msgspec.json.decode(response.content)
-        message = body["error"]["message"] if "error" in body else body["detail"]
+        message = lines(str(body["error"]["message"] if "error" in body else body["detail"]))
     except (msgspec.MsgspecError, KeyError, TypeError):
         message = f"The server answered with status {response.status_code}."
     if response.status_code == 401:
-        return f"{message} Pass --api-key or set PAGEWELL_API_KEY."
-    return str(message)
+        return f"{message} Pass --api-key, or set PAGEWELL_API_KEY for the configured server."
+    return message

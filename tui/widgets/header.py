@@ -54,7 +54,7 @@ class HeaderLine(Painted):
         ]
         if model.state == "ready":
             parts += [
-                Part(model.quantization, palette.muted, 5),
+                Part(text.plain(model.quantization, 20), palette.muted, 5),
                 Part(f"{text.count(model.n_params)} params" if model.n_params else "", palette.muted, 7),
                 Part(f"{model.max_model_len:,} window", palette.muted, 6),
             ]

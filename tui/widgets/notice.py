@@ -39,7 +39,7 @@ class Notice(Painted):
                 headline = f"The server at {url} wants an API key"
                 advice = [("Give it the key that the server was started with:", plain_text)]
                 advice += [("  pagewell top --api-key KEY", command)]
-                advice += [("or set PAGEWELL_API_KEY.", plain_text)]
+                advice += [("or, for the configured server, set PAGEWELL_API_KEY.", plain_text)]
             case "foreign":
                 headline = f"What answers at {url} has no stats feed"
                 advice = [("It may be another program, or an older Pagewell.", plain_text), ("", ""), *serve, *elsewhere]
@@ -48,7 +48,11 @@ class Notice(Painted):
                 advice = [("If it was stopped, start it again:", plain_text), ("  pagewell serve", command)]
             case _:
                 headline, advice = f"Nothing answers at {url}", [*serve, *elsewhere]
-        tail = f"{connection.detail} · try {connection.n_tries} · next in {connection.retry_s:g} s" if connection.n_tries else ""
+        tail = (
+            f"{plain(connection.detail, _WIDTH)} · try {connection.n_tries} · next in {connection.retry_s:g} s"
+            if connection.n_tries
+            else ""
+        )
         self._write(headline, palette.bad if connection.n_tries else palette.text, advice, tail)
 
     def show_model(self, frame: Frame) -> None:
