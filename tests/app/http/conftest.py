@@ -22,7 +22,7 @@ from engine.core import EngineCore
 from engine.loading import ModelInfo
 from engine.text.pieces import Pieces
 from engine.text.template import ChatTemplate
-from tests.engine.fake_runner import ByteTokenizer, FakeRunner
+from tests.engine.fake_runner import VOCAB_SIZE, ByteTokenizer, FakeRunner
 
 URL = "http://127.0.0.1:8000"
 WINDOW = 256
@@ -49,6 +49,7 @@ def info(runner: FakeRunner) -> ModelInfo:
         quantization="none",
         dtype="float32",
         max_model_len=runner.max_model_len,
+        n_vocab=VOCAB_SIZE,
         n_params=1,
         weights_bytes=1,
         kv_bytes=1,
@@ -111,6 +112,7 @@ async def serve() -> AsyncIterator[Callable[..., Any]]:
         clients.append(client)
         while ready and server.host.state == "loading":
             await client.get("/health")
+        assert not ready or server.host.state == "ready", server.host.error
         return client
 
     yield start
