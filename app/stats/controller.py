@@ -52,6 +52,6 @@ class StatsController(Controller):
         uid: Annotated[int, Parameter(ge=0, description="The engine's number of the request, as the frames show it.")],
     ) -> Aborted:
         permission.check(stats_settings, request)
-        if not await stats_sampler.abort(uid):
+        if not stats_sampler.abort(uid):
             raise NotFoundException(f"No request {uid} is waiting or running.")
         return Aborted(uid)

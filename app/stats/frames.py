@@ -69,7 +69,8 @@ class RatesSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencySection(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentiles over the last minute: time to first token, and time between two tokens of an answer (ITL)."""
+    """Percentiles over the newest 4,096 values of the last minute: time to first token, and between two tokens of an
+    answer (ITL)."""
 
     ttft_p50_s: float | None = None
     ttft_p95_s: float | None = None

@@ -57,8 +57,6 @@ class Sampler:
         self._delta: Delta | None = None
         self._sampled_s = float("-inf")
         self.frame: Frame | None = None
-        self.stats: EngineStats | None = None
-        """The engine's own statistics behind `frame`."""
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="stats sampler")
@@ -109,11 +107,10 @@ class Sampler:
             self._delta = delta(self._previous, self.frame, self._history[-1])
         return self._delta
 
-    async def abort(self, uid: int) -> bool:
+    def abort(self, uid: int) -> bool:
         """Abort a request that waits or runs; False if there is none of this number."""
-        await self.fresh_frame()
         engine = self.source.engine
-        if engine is None or self.stats is None or all(request.uid != uid for request in self.stats.requests):
+        if engine is None or not engine.is_live(uid):
             return False
         engine.abort(uid)
         return True
@@ -122,7 +119,7 @@ class Sampler:
         """Take a sample and publish its frame."""
         async with self._lock:
             await self.source.poll(_PATIENCE_S)
-            stats = self.stats = self.source.stats
+            stats = self.source.stats
             self._sampled_s = self._clock()
             self._previous, self._delta = self.frame, None
             self.frame = self._compose(stats)

@@ -64,10 +64,11 @@ class Source:
             return
         if self._question is None:
             self._question = asyncio.create_task(engine.stats())
-        done, _ = await asyncio.wait({self._question}, timeout=patience_s)
-        if not done:
+        question = self._question
+        done, _ = await asyncio.wait({question}, timeout=patience_s)
+        if not done or question is not self._question:  # the second: another engine came, or none is left
             return
-        question, self._question = self._question, None
+        self._question = None
         if question.cancelled():
             return
         error = question.exception()

@@ -10,7 +10,7 @@ from tui.widgets.paint import Painted
 
 
 class LatencyCard(Painted):
-    """A small table of percentiles over the last minute, and the step."""
+    """A small table of percentiles over the newest values of the last minute, and the step."""
 
     def __init__(self) -> None:
         super().__init__(id="latency", classes="card")

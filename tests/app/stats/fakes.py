@@ -55,8 +55,8 @@ class FakeEngine:
 
     def __init__(self, now: EngineStats) -> None:
         self.info = ModelInfo(
-            name="tiny", path="tiny.gguf", family="llama", quantization="Q4_1", max_model_len=2048, n_params=1, weights_bytes=2,
-            kv_bytes=3, n_blocks=now.n_blocks, block_size=16, dtype="float32", digest="d", memory_note="",
+            name="tiny", path="tiny.gguf", family="llama", quantization="Q4_1", max_model_len=2048, n_vocab=99, n_params=1,
+            weights_bytes=2, kv_bytes=3, n_blocks=now.n_blocks, block_size=16, dtype="float32", digest="d", memory_note="",
         )  # fmt: skip
         self.observers: list[Callable[[Event], None]] = []
         self.now = now
@@ -64,6 +64,8 @@ class FakeEngine:
         self.busy: asyncio.Event | None = None
         self.n_asked = 0
         self.aborted: list[int] = []
+        self.accepted: set[int] = set()
+        """Requests in the inbox, which the statistics do not have yet."""
 
     async def stats(self) -> EngineStats:
         self.n_asked += 1
@@ -72,6 +74,9 @@ class FakeEngine:
         if self.error is not None:
             raise self.error
         return self.now
+
+    def is_live(self, uid: int) -> bool:
+        return uid in self.accepted or any(request.uid == uid for request in self.now.requests)
 
     def abort(self, uid: int) -> None:
         self.aborted.append(uid)

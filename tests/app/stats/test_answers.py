@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.stats.answers import KEEP_ENDED_S, LATENCY_WINDOW_S, Answers
+from app.stats.answers import KEEP_ENDED_S, LATENCY_WINDOW_S, MAX_LATENCIES, Answers
 from engine.types import FinishReason
 from tests.app.stats.fakes import Clock, finished, started, token
 
@@ -54,6 +54,16 @@ def test_old_latencies_are_forgotten(answers, clock):
     answers.observe(token(1))
     clock.now += LATENCY_WINDOW_S + 1
     assert answers.latency().ttft_p50_s is None
+
+
+def test_percentiles_are_of_the_newest_values_where_a_minute_has_very_many(answers, clock):
+    answers.observe(started(1))
+    for gap in (1.0, 0.01):
+        for _ in range(MAX_LATENCIES):
+            clock.now += gap / 1000
+            answers.observe(token(1))
+    assert answers.latency().itl_p95_s == pytest.approx(0.00001, abs=1e-4)
+    assert len(answers._itl.values) == MAX_LATENCIES
 
 
 def test_an_ended_answer_keeps_its_exact_count_for_a_few_seconds(answers, clock):

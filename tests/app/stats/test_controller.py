@@ -45,6 +45,15 @@ async def test_an_open_server_aborts_for_anybody():
         assert http.engine.aborted == [7]
 
 
+async def test_a_request_that_the_figures_do_not_have_yet_can_be_aborted():
+    async with client() as http:
+        await http.get("/api/stats")
+        http.engine.busy = asyncio.Event()
+        http.engine.accepted.add(9)
+        assert (await http.post("/api/requests/9/abort")).status_code == 202
+        assert http.engine.aborted == [9]
+
+
 async def test_an_unknown_request_is_not_found():
     async with client() as http:
         await http.get("/api/stats")

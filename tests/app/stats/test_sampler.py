@@ -97,6 +97,19 @@ async def test_a_dead_engine_is_shown_and_its_successor_taken(sampler, host, eng
     assert not engine.observers and len(successor.observers) == 1
 
 
+async def test_an_engine_that_comes_while_another_is_asked_is_asked_next(sampler, host, engine, clock):
+    host.become_ready(engine)
+    engine.busy = asyncio.Event()
+    sampling = asyncio.create_task(sampler.sample())
+    while not engine.n_asked:
+        await asyncio.sleep(0)
+    successor = FakeEngine(stats(clock.now, [FREE] * 4))
+    host.become_ready(successor)
+    await sampling
+    await sampler.sample()
+    assert sampler.frame.totals.n_blocks == 4
+
+
 async def test_an_unloaded_model_is_neither_used_nor_loaded(sampler, host, engine):
     host.become_ready(engine)
     await sampler.sample()
