@@ -45,8 +45,8 @@ class OrchestratorSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
     permission_mode: Annotated[
         Literal["open", "key", "readonly"],
         Meta(
-            description="Who may abort others' requests, load and unload. open: whoever reaches the server; "
-            "key: only with the API key; readonly: nobody."
+            description="Who may end others' requests, from the dashboard or the API. open: whoever may use the server; "
+            "key: only who sends the API key, without which the server does not start; readonly: nobody."
         ),
     ] = "open"
 
@@ -213,7 +213,10 @@ def _validate(settings: Settings) -> None:
             "Set --api-key (or PAGEWELL_API_KEY), or listen on --host 127.0.0.1.",
         )
     if serving.api_key is None and settings.orchestrator.permission_mode == "key":
-        raise ConfigError("permission_mode is key, but there is no API key.", "Set --api-key, or --permission-mode open.")
+        raise ConfigError(
+            "permission_mode key needs --api-key: without a key, nobody may end others' requests.",
+            "Set --api-key (or PAGEWELL_API_KEY), or choose --permission-mode open or readonly.",
+        )
 
 
 def is_loopback(host: str) -> bool:

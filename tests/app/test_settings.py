@@ -129,7 +129,7 @@ def test_loopback_addresses() -> None:
 
 
 def test_permission_by_key_needs_a_key() -> None:
-    with pytest.raises(ConfigError, match="permission_mode"):
+    with pytest.raises(ConfigError, match="permission_mode key needs --api-key"):
         make({"permission_mode": "key"})
 
 
