@@ -46,7 +46,10 @@ class Hosts:
 
 
 class Origins:
-    """The Origin headers that may call from a browser, as the setting `cors_origins` describes them."""
+    """The Origin headers that may call from a browser, as the setting `cors_origins` describes them.
+
+    An origin without a scheme, `null` above all, never may: every sandboxed page of every site sends it.
+    """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._any = False
@@ -54,7 +57,7 @@ class Origins:
         self._any_port: set[tuple[str, str]] = set()
         self._schemes: set[str] = set()
         for pattern in patterns:
-            parts = urlsplit(pattern.rstrip("/") if not pattern.endswith("://") else pattern)
+            parts = urlsplit(pattern)
             if pattern == "*":
                 self._any = True
             elif not parts.netloc:
@@ -68,6 +71,8 @@ class Origins:
         try:
             parts = urlsplit(origin.lower())
         except ValueError:
+            return False
+        if not parts.scheme:
             return False
         if self._any or parts.scheme in self._schemes or f"{parts.scheme}://{parts.netloc}" in self._exact:
             return True

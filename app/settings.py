@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -73,7 +74,10 @@ class ServingSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     ] = ()
     cors_origins: Annotated[
         tuple[str, ...],
-        Meta(description="Origins whose pages may call. Without a port: on any port; only a scheme (app://): all of it."),
+        Meta(
+            description="Origins whose pages may call. Without a port: on any port; only a scheme (app://): all of it; "
+            "*: all but null."
+        ),
     ] = ("http://localhost", "http://127.0.0.1", "app://", "vscode-webview://")
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe messages that are logged.")
@@ -204,9 +208,14 @@ def _parse(option: Option, value: Any, source: str) -> Any:
         raise ConfigError(f"{source}: {error}", option.description) from error
 
 
+_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?", re.ASCII | re.IGNORECASE)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+(:[0-9]+)?|\[[0-9a-f:.]+\](:[0-9]+)?)?/?", re.ASCII | re.IGNORECASE)
+
+
 def _validate(settings: Settings) -> None:
     serving = settings.serving
     settings.engine.validate()
+    _validate_access(serving)
     if serving.api_key is None and not is_loopback(serving.host):
         raise ConfigError(
             f"host is {serving.host}, which other machines can reach, but there is no API key.",
@@ -217,6 +226,37 @@ def _validate(settings: Settings) -> None:
             "permission_mode key needs --api-key: without a key, nobody may end others' requests.",
             "Set --api-key (or PAGEWELL_API_KEY), or choose --permission-mode open or readonly.",
         )
+
+
+def _validate_access(serving: ServingSettings) -> None:
+    """Whatever could never match a request, or would match more than it says, is refused."""
+    if serving.api_key is not None and not (serving.api_key.isascii() and serving.api_key.isprintable()):
+        raise ConfigError(
+            "api_key has characters that HTTP headers cannot carry.", "Use letters, digits and punctuation of plain ASCII."
+        )
+    if serving.api_key is not None and serving.api_key != serving.api_key.strip():
+        raise ConfigError("api_key begins or ends with a space, which HTTP headers cannot carry.", "Leave the space out.")
+    for name in serving.allowed_hosts:
+        if not _HOST_NAME.fullmatch(name) and not _is_address(name):
+            raise ConfigError(
+                f"allowed_hosts has {name!r}, which is no host name.",
+                "Write a bare name or address: no scheme, port, path or wildcard. Example: llm.example.com",
+            )
+    for origin in serving.cors_origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"cors_origins has {origin!r}, which is no origin.",
+                "Write scheme://host or scheme://host:port, without path or wildcard, or a scheme alone. "
+                "Examples: https://app.example.com, http://localhost:3000, app://",
+            )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -123,6 +123,58 @@ def test_an_open_address_needs_a_key(host: str) -> None:
     assert make({"host": host, "api_key": "k"}).serving.host == host
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "example.com",
+        "localhost:3000",
+        "null",
+        "",
+        "https://*.example.com",
+        "https://a.example/app",
+        "://x",
+        "http://a b",
+        "http://[::1",
+    ],
+)
+def test_an_origin_that_is_none_is_refused_with_the_right_form(origin: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(repr(origin))) as refusal:
+        make({"cors_origins": ("http://localhost", origin)})
+    assert "https://app.example.com" in refusal.value.hint
+
+
+def test_origins_of_every_right_form_are_taken() -> None:
+    make(
+        {
+            "cors_origins": (
+                "*",
+                "app://",
+                "https://a.example",
+                "http://localhost:3000/",
+                "HTTP://[::1]:80",
+                "capacitor://localhost",
+            )
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["llm.example:443", "https://llm.example", "*.example", "llm.example.", "a/b", "", "[::1]", "ö.example"]
+)
+def test_a_host_that_could_never_match_is_refused_with_the_right_form(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(repr(name))) as refusal:
+        make({"allowed_hosts": ("box.lan", name)})
+    assert "llm.example.com" in refusal.value.hint
+    make({"allowed_hosts": ("box.lan", "BOX", "my_box-2", "192.168.1.5", "fe80::1")})
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "tab\tkey", "line\nkey", " key", "key "])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="api_key"):
+        make({"api_key": key})
+    assert make({"api_key": "a key: ~!$%"}).serving.api_key == "a key: ~!$%"
+
+
 def test_loopback_addresses() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "localhost.evil.example", "10.0.0.1", "")))

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.origins import Origins
+
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 KEY = "secret-key-of-this-test"
@@ -70,6 +72,14 @@ async def test_only_configured_origins_may_call(client: Any, origin: str, allowe
         assert "Origin" in response.headers["vary"]
 
 
+def test_no_setting_opens_the_server_to_origins_without_a_scheme() -> None:
+    for patterns in (("*",), ("example.com",), ("app://", "http://localhost"), ("",)):
+        assert not any(map(Origins(patterns).allow, ("null", "", "example.com", "//example.com"))), patterns
+    assert Origins(("*",)).allow("https://any.example")
+    assert Origins(("http://LOCALHOST:3000/",)).allow("http://localhost:3000")
+    assert not Origins(("http://localhost:3000",)).allow("http://localhost:3001")
+
+
 async def test_errors_carry_cors_headers(serve: Any) -> None:
     client = await serve(api_key=KEY)
     origin = {"origin": "http://localhost:3000"}
@@ -130,6 +140,7 @@ async def test_a_preflight_is_answered_before_the_key_is_asked_for(serve: Any) -
         {"authorization": f"bearer {KEY}"},
         {"x-api-key": KEY},
         {"api-key": KEY},
+        {"authorization": "Basic !", "x-api-key": KEY},
         {"authorization": "Basic " + base64.b64encode(f"me:{KEY}".encode()).decode()},
     ],
 )
