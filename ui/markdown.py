@@ -4,30 +4,56 @@ A model's output is untrusted. Raw HTML is escaped by the parser, and what the r
 has no hx-* or on* attribute, no id, no style, no relative link. Two rules of CommonMark are left out on purpose: setext
 headings (a line of dashes under text is a rule, as models mean it, and streamed text must not jump to a heading) and link
 references, so that each top-level block renders alike alone and in its document; `ui.markdown_stream` builds on that.
+
+Nor may it hold up the server, whose event loop renders it: most lexers, the search for addresses and unclosed brackets
+take time that grows with the square of the text, so each has a bound, beyond which text is shown plain.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
+from io import StringIO
 
 import nh3
+from linkify_it import LinkifyIt
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
-from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
+from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.token import STANDARD_TYPES
-from pygments.util import ClassNotFound
 
-HIGHLIGHT_LIMIT = 50_000
+HIGHLIGHT_LIMIT = 8_000
 """Characters of one code block above which it is shown without colours."""
+HIGHLIGHT_S = 0.05
+"""Processor time after which a block is shown without colours: a usual one of 8,000 characters takes a fifth of this."""
+INLINE_LIMIT = 8_000
+"""Characters of one paragraph, item or cell above which its marks are shown as they are written."""
+ADDRESS_LIMIT = 500
+"""Characters without a space above which nothing is an address; written as [text](address) it is one at any length."""
+CACHE_LIMIT = 16_000
+"""Characters of a text above which its HTML is not kept."""
+LEXERS = frozenset(
+    {
+        *("bash", "c", "cpp", "csharp", "css", "dart", "diff", "docker", "elixir", "go", "graphql", "haskell", "html", "java"),
+        *("javascript", "json", "jsx", "julia", "kotlin", "lua", "markdown", "nginx", "objective-c", "ocaml", "perl", "php"),
+        *("powershell", "python", "r", "ruby", "rust", "scala", "sql", "swift", "toml", "tsx", "typescript", "vim", "xml"),
+        *("yaml", "zig"),
+    }
+)
+"""Languages that are coloured. Each lexer works in short steps whatever it reads, so that HIGHLIGHT_S can end it: those of
+ini files, matlab and consoles, for example, spend seconds in one regular expression."""
 HEADING_SHIFT = 2
 """The page itself has h1 and h2."""
 
+_LEXER_OF = {
+    alias: aliases[0] for _, aliases, _, _ in get_all_lexers(plugins=False) if LEXERS & set(aliases[:1]) for alias in aliases
+}
 _ALIGNMENTS = {f"text-align:{side}": side for side in ("left", "center", "right")}
 _FORMATTER = HtmlFormatter(nowrap=True)
 _CLEANER = nh3.Cleaner(
@@ -52,9 +78,13 @@ _CLEANER = nh3.Cleaner(
 )
 
 
-@lru_cache(maxsize=4096)
 def render(text: str) -> str:
     """HTML of a whole text, or of whole top-level blocks."""
+    return _render_kept(text) if len(text) <= CACHE_LIMIT else _CLEANER.clean(_PARSER.render(text))
+
+
+@lru_cache(maxsize=512)
+def _render_kept(text: str) -> str:
     return _CLEANER.clean(_PARSER.render(text))
 
 
@@ -85,13 +115,37 @@ def top_level_blocks(text: str) -> list[Token]:
 
 
 def _colours(code: str, language: str) -> str:
-    if not language or len(code) > HIGHLIGHT_LIMIT:
+    name = _LEXER_OF.get(language.lower())
+    if name is None or len(code) > HIGHLIGHT_LIMIT:
         return escape(code)
-    try:
-        lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
-    except ClassNotFound:
-        return escape(code)
-    return highlight(code, lexer, _FORMATTER)
+    # Markdown's lexer would otherwise take any lexer there is for the code blocks in it.
+    lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False, handlecodeblocks=False)
+    tokens, deadline_s = [], time.thread_time() + HIGHLIGHT_S
+    for token in lexer.get_tokens(code):
+        tokens.append(token)
+        if time.thread_time() > deadline_s:
+            return escape(code)
+    coloured = StringIO()
+    _FORMATTER.format(tokens, coloured)
+    return coloured.getvalue()
+
+
+class _Linkify(LinkifyIt):
+    """Looks for addresses only where no run of characters is so long that looking takes the square of its length."""
+
+    def pretest(self, text: str) -> bool:
+        return super().pretest(text) and max(map(len, text.split()), default=0) <= ADDRESS_LIMIT
+
+
+def _parse_inline(state: StateCore) -> None:
+    """The parser's own rule, with a bound: unclosed brackets take the square of their number."""
+    for token in state.tokens:
+        if token.type == "inline":
+            token.children = []
+            if len(token.content) > INLINE_LIMIT:
+                token.children.append(Token("text", "", 0, content=token.content))
+            else:
+                state.md.inline.parse(token.content, state.md, state.env, token.children)
 
 
 class _Renderer(RendererHTML):
@@ -141,6 +195,10 @@ def _shifted(token: Token) -> int:
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "linkify": True}, renderer_cls=_Renderer)
     parser.enable(["table", "strikethrough", "linkify"]).disable(["reference", "lheading"])
+    parser.core.ruler.at("inline", _parse_inline)
+    # It searches all text before each "://"; the rule that looks through the finished text finds the same addresses.
+    parser.inline.ruler.disable("linkify")
+    parser.linkify = _Linkify()
     # Only what is written as an address becomes a link: main.py is a file, not a host in Paraguay.
     parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False})
     return parser

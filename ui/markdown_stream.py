@@ -2,6 +2,9 @@
 
 A top-level block is closed once a later one has begun in complete lines, or its code fence was ended; no later text can
 change it. The joined closed blocks of a finished stream equal `render` of the whole text.
+
+A tail that has grown long is shown as plain text, like an open code block, until it closes: to render it at every step
+would take the square of its length.
 """
 
 from __future__ import annotations
@@ -13,6 +16,11 @@ from html import escape
 from markdown_it.token import Token
 
 from ui.markdown import code_block, language_of, render, render_live, top_level_blocks
+
+TAIL_LIMIT = 8_000
+"""Characters of the open tail above which it is shown as plain text, and its end is looked for at each doubling only."""
+SEARCH_LIMIT = 4 * TAIL_LIMIT
+"""Characters of the open tail above which its end is not looked for any more: it is the end of the whole text."""
 
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^\n]*)\n")
 _HELD_BACK = re.compile(
@@ -76,7 +84,8 @@ class MarkdownStream:
         self._shown = ""
         """The tail as the page has it: HTML,"""
         self._shown_code: str | None = None
-        """or the text of the open code block."""
+        """or the text of the open code block, and its language."""
+        self._shown_language = ""
         self.push(text)
 
     def push(self, text: str) -> None:
@@ -89,13 +98,9 @@ class MarkdownStream:
     def take(self) -> Update:
         closed = self._close_blocks()
         if self._fence is not None:
-            code = self._code()
-            if self._shown_code is not None and not closed and code.startswith(self._shown_code):
-                added = code[len(self._shown_code) :]
-                self._shown_code = code
-                return Update("", None, added)
-            self._shown_code = code
-            return Update(closed, self.tail, "")
+            return self._take_code(closed, self._code(), self._fence.language)
+        if len(self._open) > TAIL_LIMIT:
+            return self._take_code(closed, self._open, "")
         self._shown_code = None
         source = _HELD_BACK.sub("", self._open)
         tail = render_live(source) if source.strip() else ""
@@ -103,6 +108,13 @@ class MarkdownStream:
             return Update("", None, "")
         self._shown = tail
         return Update(closed, tail, "")
+
+    def _take_code(self, closed: str, code: str, language: str) -> Update:
+        shown, same_block = self._shown_code, not closed and language == self._shown_language
+        self._shown_code, self._shown_language = code, language
+        if shown is not None and same_block and code.startswith(shown):
+            return Update("", None, code[len(shown) :])
+        return Update(closed, self.tail, "")
 
     def finish(self) -> Update:
         """The rest is closed as it stands; the tail is empty after this."""
@@ -116,8 +128,8 @@ class MarkdownStream:
     @property
     def tail(self) -> str:
         """HTML of the tail as `take` last gave it, code included."""
-        if self._shown_code is not None and self._fence is not None:
-            return code_block(escape(self._shown_code), self._fence.language)
+        if self._shown_code is not None:
+            return code_block(escape(self._shown_code), self._shown_language)
         return self._shown
 
     def _close_blocks(self) -> str:
@@ -141,7 +153,7 @@ class MarkdownStream:
     def _end_of_closed(self) -> int:
         """Length of the closed blocks at the start of the open text. Notes an open fence that begins it."""
         complete = self._open.rfind("\n") + 1
-        if complete == self._scanned:
+        if complete == self._scanned or self._scanned > SEARCH_LIMIT or TAIL_LIMIT < complete < 2 * self._scanned:
             return 0
         self._scanned = complete
         blocks = top_level_blocks(self._open[:complete])

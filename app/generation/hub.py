@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 TICK_SHARE = 5
-MAX_REST_S = 0.4
+MAX_REST_S = 1.5
 """A tick is followed by five times its own length of rest, so that a long open block does not take a whole core."""
 FLUSH_S = 0.5
 LOADING_POLL_S = 0.2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pygments.token import STANDARD_TYPES
 
-from ui.markdown import HIGHLIGHT_LIMIT, render, render_live
+from ui.markdown import HIGHLIGHT_LIMIT, HIGHLIGHT_S, INLINE_LIMIT, LEXERS, render, render_live
 
 ALLOWED = {
     "a": {"href", "target", "rel", "class"},
@@ -129,6 +131,71 @@ def test_code_without_a_known_language_or_too_long_is_plain(info: str) -> None:
     html = render(f"```{info}\n{code}```")
     assert f"<pre><code>{code}</code></pre>" in html
     assert f'<span class="lang">{info}</span>' in html
+
+
+HOSTILE = ["\n", " ", "a\n", "a ", "/", "$", '"\\', " \n", "=", "<!--", "(", "a.", "\r", "a::"]
+"""Repeated, each of these takes some lexer time that grows with the square of their number."""
+
+
+def seconds(text: str) -> float:
+    """Processor time of rendering, the least of three."""
+    return min(_once(text) for _ in range(3))
+
+
+def _once(text: str) -> float:
+    began = time.thread_time()
+    render_live(text)
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize("language", sorted(LEXERS))
+def test_no_code_keeps_its_lexer_busy_beyond_the_bound(language: str) -> None:
+    for unit in HOSTILE:
+        code = (unit * HIGHLIGHT_LIMIT)[: HIGHLIGHT_LIMIT - 1] + "\n"
+        took = []
+        while min(took, default=9) > 2 * HIGHLIGHT_S and len(took) < 3:
+            began = time.thread_time()
+            render.__globals__["_colours"](code, language)
+            took.append(time.thread_time() - began)
+        assert min(took) <= 2 * HIGHLIGHT_S, unit
+
+
+def test_code_that_takes_its_lexer_too_long_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = itertools.count()
+    monkeypatch.setattr("ui.markdown.time.thread_time", lambda: next(readings) * HIGHLIGHT_S / 10)
+    assert '<span class="mi">' in render("```python\n1\n```")
+    assert f"<code>{'1 ' * 20}\n</code>" in render(f"```python\n{'1 ' * 20}\n```")
+
+
+@pytest.mark.parametrize("language", ["ini", "matlab", "agda"])
+def test_languages_whose_lexers_were_not_tried_are_plain(language: str) -> None:
+    assert "<code>a = 1\n</code>" in render(f"```{language}\na = 1\n```")
+
+
+@pytest.mark.parametrize("unit", ["http://a", "://", "a://", "<http://"])
+def test_work_grows_with_the_text_and_not_with_its_square(unit: str) -> None:
+    few = unit * (INLINE_LIMIT // 8 // len(unit))
+    assert seconds(few * 8) < 24 * seconds(few), "eight times the text would take 64 times as long"
+    paragraph = f"{few * 8}\n\n"
+    assert seconds(paragraph * 4) < 10 * seconds(paragraph)
+
+
+def test_a_paragraph_beyond_the_bound_is_shown_as_written() -> None:
+    text = "[" * INLINE_LIMIT + "**x**"
+    assert render(text) == f"<p>{text}</p>\n"
+
+
+def test_an_endless_run_of_characters_is_no_address() -> None:
+    assert "href=" in render(f"see https://e.example/{'a' * 300}_b_c_d")
+    assert "href=" not in render(f"see https://e.example/{'a' * 3000}")
+
+
+def test_long_texts_are_not_kept_in_memory() -> None:
+    kept = render.__globals__["_render_kept"]
+    kept.cache_clear()
+    render("short")
+    render("word " * 10_000)
+    assert kept.cache_info().currsize == 1
 
 
 def test_growing_code_has_no_colours() -> None:

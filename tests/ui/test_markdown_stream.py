@@ -5,11 +5,13 @@ from __future__ import annotations
 from html import escape
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ui.markdown import render
-from ui.markdown_stream import MarkdownStream, Update
+import ui.markdown_stream
+from ui.markdown import render, top_level_blocks
+from ui.markdown_stream import SEARCH_LIMIT, TAIL_LIMIT, MarkdownStream, Update
 
 PIECES = [
     *("Some words. ", "**bold** ", "`code` ", "[a](https://e.example) ", "🙂 漢字 ", "x", "  "),
@@ -63,6 +65,21 @@ def test_a_stream_ends_as_the_whole_text_renders(parts: list[str]) -> None:
     page.apply(stream.finish())
     assert page.html == whole
     assert stream.tail == ""
+
+
+@settings(max_examples=300, deadline=None)
+@given(split_documents(), st.integers(1, 60))
+def test_a_stream_whose_tail_grows_long_ends_alike(parts: list[str], limit: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ui.markdown_stream, "TAIL_LIMIT", limit)
+        patch.setattr(ui.markdown_stream, "SEARCH_LIMIT", 4 * limit)
+        stream, page = MarkdownStream(), Page()
+        for part in parts:
+            stream.push(part)
+            page.apply(stream.take())
+            assert page.html == page.closed + stream.tail
+        page.apply(stream.finish())
+    assert page.html == render("".join(parts))
 
 
 @settings(max_examples=100, deadline=None)
@@ -158,6 +175,41 @@ def test_long_answers_are_parsed_block_by_block(monkeypatch) -> None:
             n += len(piece)
             stream.take()
     assert rendered < 4 * n
+
+
+def test_a_tail_that_grows_long_is_plain_text_until_it_closes() -> None:
+    item = "- an *item*\n"
+    stream, updates = _stream(item, item * (TAIL_LIMIT // len(item)), item, "\nAfter the list.\n" + item * 800, "\nEnd.\n")
+    assert "<em>" in updates[0].tail
+    assert updates[1].tail.startswith('<div class="code">') and "- an *item*\n" in updates[1].tail
+    assert (updates[2].tail, updates[2].code) == (None, item), "and grows by what is new only"
+    assert updates[3].closed.startswith("<ul>") and updates[3].closed.endswith("<p>After the list.</p>\n")
+    assert stream.tail == "<p>End.</p>\n" or "End." in stream.tail
+
+
+def test_work_on_a_block_that_never_ends_grows_with_its_length(monkeypatch) -> None:
+    work = 0
+
+    def counting(function):
+        def count(text: str):
+            nonlocal work
+            work += len(text)
+            return function(text)
+
+        return count
+
+    monkeypatch.setattr("ui.markdown_stream.render_live", counting(lambda text: text))
+    monkeypatch.setattr("ui.markdown_stream.top_level_blocks", counting(top_level_blocks))
+    stream, item = MarkdownStream(), "- an item of a list, one line long\n" * 10
+    for _ in range(4 * SEARCH_LIMIT // len(item)):
+        stream.push(item)
+        stream.take()
+    within_limits = work
+    for _ in range(4 * SEARCH_LIMIT // len(item)):
+        stream.push(item)
+        stream.take()
+    assert work == within_limits
+    assert work < 40 * SEARCH_LIMIT
 
 
 def test_a_closed_tail_is_balanced_html() -> None:
