@@ -11,7 +11,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 import migrations
 from engine.errors import PagewellError
@@ -35,7 +35,7 @@ def upgrade(path: Path) -> Path | None:
     config = alembic_config()
     scripts = ScriptDirectory.from_config(config)
     head = scripts.get_current_head()
-    engine = create_engine(URL.create("sqlite", database=str(path)))
+    engine = begin_for_real(create_engine(URL.create("sqlite", database=str(path))))
     try:
         with engine.connect() as connection:
             current = MigrationContext.configure(connection).get_current_revision()
@@ -59,6 +59,20 @@ def upgrade(path: Path) -> Path | None:
         raise
     finally:
         engine.dispose()
+
+
+def begin_for_real(engine: Engine) -> Engine:
+    """Python's sqlite3 begins no transaction before a change of tables. It is told to begin none at all, and SQLAlchemy does."""
+
+    @event.listens_for(engine, "connect")
+    def leave_alone(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return engine
 
 
 def _unusable(path: Path, error: BaseException) -> DatabaseError:

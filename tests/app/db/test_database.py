@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import URL, Engine, create_engine, func, select, text
 
@@ -109,6 +110,29 @@ def test_a_file_of_a_newer_version_is_refused_untouched(path: Path) -> None:
     with pytest.raises(DatabaseError, match="newer Pagewell"):
         upgrade(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("begun", ["0001", None], ids=["an old file", "a new file"])
+def test_an_upgrade_that_is_cut_off_can_be_done_again(path: Path, begun: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if begun:
+        _old_file(path)
+    create_index = Operations.create_index
+
+    def cut_off(self: Operations, name: str, table: str, *args: object, **kwargs: object) -> None:
+        if table == "generations":
+            raise KeyboardInterrupt
+        create_index(self, name, table, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Operations, "create_index", cut_off)
+        upgrade(path)
+    with closing(sqlite3.connect(path)) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert "generations" not in tables and ("messages" in tables) == bool(begun), "all of it, or nothing"
+    upgrade(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM generations").fetchall() == [(0,)]
+        assert connection.execute("SELECT count(*) FROM messages").fetchall() == [(1 if begun else 0,)]
 
 
 def test_a_file_that_is_no_database_is_a_clear_error(path: Path) -> None:
