@@ -34,9 +34,3 @@ class Detokenizer:
         text = self._decoder.decode(self._pieces[token_id])
         self._unfinished = self._decoder.getstate()[0] != b""
         return text
-
-    def flush(self) -> str:
-        """End the stream: an unfinished character is dropped, so there is nothing left to emit."""
-        self._decoder.reset()
-        self._unfinished = False
-        return ""

@@ -13,12 +13,16 @@ from engine.errors import ModelLoadError
 from engine.text import pieces
 from engine.text.vocabulary import END_NAMES, Vocabulary, end_ids, fim_tokens
 
+_MAX_DIGITS = 10
+"""Of a token id, which is a 32-bit number."""
+
 
 def vocabulary_from_folder(path: Path) -> Vocabulary:
     """Build the tokenizer of a model folder. Raises ModelLoadError naming the file that is missing or damaged."""
     core = _core(path)
-    config = read_json(path / "tokenizer_config.json")
-    _add_missing(core, config)
+    config_file = path / "tokenizer_config.json"
+    config = read_json(config_file)
+    _add_missing(core, config, config_file)
     added: dict[int, AddedToken] = core.get_added_tokens_decoder()
     special = {i: token.content for i, token in added.items() if token.special}
     special |= {i: name for name in END_NAMES if (i := core.token_to_id(name)) is not None}
@@ -54,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} cannot be read: {error}.", "Download the model again.") from error
     if not isinstance(value, dict):
         raise ModelLoadError(f"{path} holds {type(value).__name__}, not an object.", "Download the model again.")
@@ -77,16 +81,27 @@ def _core(path: Path) -> Tokenizer:
     return core
 
 
-def _add_missing(core: Tokenizer, config: Mapping[str, Any]) -> None:
-    """tokenizer_config.json may know added tokens that tokenizer.json lacks; they follow in the order of their ids."""
+def _add_missing(core: Tokenizer, config: Mapping[str, Any], file: Path) -> None:
+    """tokenizer_config.json may know added tokens that tokenizer.json lacks; each must get the id that is stated."""
     listed = config.get("added_tokens_decoder")
-    entries = listed.items() if isinstance(listed, dict) else ()
-    missing = [
-        (int(i), AddedToken(entry["content"], special=bool(entry.get("special")), normalized=bool(entry.get("normalized"))))
-        for i, entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("content"), str) and core.token_to_id(entry["content"]) is None
-    ]
+    missing: list[tuple[int, AddedToken]] = []
+    for key, entry in listed.items() if isinstance(listed, dict) else ():
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            continue
+        if not (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS):
+            raise ModelLoadError(
+                f"{file}: added_tokens_decoder has the key {key!r}, not a token id.", "Download the model again."
+            )
+        if core.token_to_id(entry["content"]) is None:
+            special, normalized = bool(entry.get("special")), bool(entry.get("normalized"))
+            missing.append((int(key), AddedToken(entry["content"], special=special, normalized=normalized)))
     core.add_tokens([token for _, token in sorted(missing, key=lambda item: item[0])])
+    for stated, token in missing:
+        if (got := core.token_to_id(token.content)) != stated:
+            raise ModelLoadError(
+                f"{file}: added_tokens_decoder puts {token.content!r} at id {stated}, but after tokenizer.json it is {got}.",
+                "The two files do not belong together; download the model again.",
+            )
 
 
 def _id_of_named(core: Tokenizer, token: Any) -> int | None:

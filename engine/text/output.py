@@ -36,5 +36,4 @@ class OutputText:
 
     def finish(self) -> str:
         """End of the answer: release what was held back for a stop string; drop an unfinished character."""
-        tail = self._detokenizer.flush()
-        return self._stops.push(tail) + self._stops.flush() if self._stops is not None else tail
+        return self._stops.flush() if self._stops is not None else ""

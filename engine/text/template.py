@@ -12,6 +12,7 @@ import jinja2
 from engine.errors import TemplateError
 from engine.text.abilities import Abilities, find_abilities
 from engine.text.folder_vocab import read_json
+from engine.text.limits import TemplateLimit, metered
 from engine.text.messages import normalise
 from engine.text.sandbox import environment
 
@@ -53,8 +54,9 @@ class ChatTemplate:
         """Stop strings that belong to the format: a base model would go on to write the user's next line."""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
-            self._template = environment().from_string(self.source)
-        except jinja2.TemplateError as error:
+            with metered():
+                self._template = environment().from_string(self.source)
+        except Exception as error:  # beside jinja's own: too deep for Python's parser, or over a limit
             raise TemplateError(
                 f"The model's chat template is not a valid Jinja template: {error}.",
                 "Give another one, or use completions, which need none.",
@@ -89,8 +91,9 @@ class ChatTemplate:
 
     @cached_property
     def abilities(self) -> Abilities:
-        """What the template can render, found out once."""
-        return find_abilities(self._attempt, self.source)
+        """What the template can render, found out once, all attempts together within one rendering's limits."""
+        with metered():
+            return find_abilities(self._attempt, self.source)
 
     def render(
         self,
@@ -113,6 +116,8 @@ class ChatTemplate:
             _mark_end(prepared[-1])
         try:
             text = self._run(prepared, tools, add_generation_prompt and not continue_final, variables)
+        except TemplateLimit as error:
+            raise TemplateError(f"The model's chat template {error}.", "Take this model from another source.") from error
         except jinja2.TemplateError as error:
             raise TemplateError(f"The model's chat template refuses these messages: {error}") from error
         except Exception as error:  # a template is a program from a model file, and may fail in any way
@@ -127,7 +132,8 @@ class ChatTemplate:
 
     def _run(self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
         own = {"messages": messages, "tools": list(tools) if tools else None, "add_generation_prompt": add_generation_prompt}
-        return self._template.render({**variables, **self._tokens, **own})
+        with metered():
+            return self._template.render({**variables, **self._tokens, **own})
 
     def _attempt(self, messages: list[dict[str, Any]], tools: Any = None) -> str | None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ from engine.text.folder_vocab import vocabulary_from_folder
 from engine.text.gguf_vocab import vocabulary_from_gguf
 from engine.text.pieces import Pieces
 from engine.text.vocabulary import FimTokens, Vocabulary
+
+# A batch of one text gains nothing from the package's own threads, which make it warn of every fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer:
@@ -60,10 +64,12 @@ class Tokenizer:
         with self._lock:
             if self._core.encode_special_tokens == parse_special:
                 self._core.encode_special_tokens = not parse_special
+            # As a batch of one: it lets other threads run meanwhile, where a single encode holds Python's lock for seconds.
             try:
-                ids = self._core.encode(text, add_special_tokens=False).ids
+                (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=False)
             except (UnicodeEncodeError, TypeError):
-                ids = self._core.encode(_without_surrogates(text), add_special_tokens=False).ids
+                (encoding,) = self._core.encode_batch_fast([_without_surrogates(text)], add_special_tokens=False)
+        ids = encoding.ids
         if not add_special:
             return ids
         prefix, suffix = list(self._vocabulary.prefix_ids), list(self._vocabulary.suffix_ids)
@@ -74,7 +80,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of whole `ids`, the inverse of `encode`. An unfinished character at the end is dropped."""
         detokenizer = Detokenizer(self, skip_special)
-        text = "".join(map(detokenizer.push, ids)) + detokenizer.flush()
+        text = "".join(map(detokenizer.push, ids))
         return text.removeprefix(" ") if self._vocabulary.drops_first_space else text
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -87,6 +87,8 @@ def _text_config(fields: Fields) -> Mapping[str, Any]:
     text = fields.section("text_config").values
     if not text:
         raise fields.bad("text_config", "is missing")
+    if text.get("model_type") == "gemma3":
+        raise fields.bad("text_config", "is a model with images again, instead of the text half of this one")
     defaults = {
         "model_type": "gemma3_text",
         "vocab_size": 262_208,

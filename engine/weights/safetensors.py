@@ -153,7 +153,7 @@ def _read_json(file: Path) -> dict[str, Any]:
             f"{file}: the file is missing.",
             "Give a folder in Hugging Face's layout (config.json beside safetensors files), or a .gguf file.",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(f"{file}: the file cannot be read as JSON ({error}).", _DOWNLOAD) from None
     if not isinstance(value, dict):
         raise ModelLoadError(f"{file}: expected an object.", _DOWNLOAD)

@@ -11,6 +11,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from engine.errors import ModelLoadError
 from engine.text import tokenizer as text_tokenizer
 from engine.text.template import ChatTemplate
+from engine.weights.hf_config import from_hf
+from engine.weights.safetensors import SafetensorsCheckpoint
 from tests import models as real_models
 from tests.engine.text import corpus, oracle
 
@@ -71,6 +73,43 @@ def test_the_config_can_add_tokens(folder):
     tokenizer = OURS.from_folder(folder)
     assert tokenizer.encode("he<|new|>", add_special=False) == [256, 261]
     assert 261 in tokenizer.special_ids
+
+
+@pytest.mark.parametrize("key", ["x", "-1", "2.0", "", "9" * 5000])
+def test_an_added_token_whose_key_is_no_id_is_named(folder, key):
+    write(folder, "tokenizer_config.json", {"added_tokens_decoder": {key: {"content": "<|new|>"}}})
+    with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json: added_tokens_decoder has the key"):
+        OURS.from_folder(folder)
+
+
+@pytest.mark.parametrize("stated", [7, 262, 261_000])
+def test_an_added_token_that_would_not_get_its_stated_id_is_refused(folder, stated):
+    write(
+        folder, "tokenizer_config.json", {"added_tokens_decoder": {str(stated): {"content": "<|new|>"}}, "eos_token": "<|new|>"}
+    )
+    with pytest.raises(ModelLoadError, match=rf"'<\|new\|>' at id {stated}, but after tokenizer.json it is 261"):
+        OURS.from_folder(folder)
+
+
+def nested(depth: int) -> str:
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+def test_json_nested_without_end_is_a_damaged_file(folder):
+    (folder / "tokenizer_config.json").write_text(nested(100_000), "utf-8")
+    with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json cannot be read"):
+        OURS.from_folder(folder)
+    (folder / "config.json").write_text(nested(100_000), "utf-8")
+    with pytest.raises(ModelLoadError, match=r"config\.json: the file cannot be read"):
+        SafetensorsCheckpoint(folder)
+
+
+def test_a_text_half_is_no_model_with_images_again():
+    config: dict = {"model_type": "gemma3_text"}
+    for _ in range(3000):
+        config = {"model_type": "gemma3", "text_config": config}
+    with pytest.raises(ModelLoadError, match="text_config"):
+        from_hf(config)
 
 
 def test_a_sentencepiece_folder_keeps_text_and_bytes(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,3 +92,20 @@ def test_the_first_to_be_completed_wins_and_of_those_the_longest(text, stops, ke
 
 def test_the_stop_string_is_kept_when_asked():
     assert run(["a", "b", "c", "d"], ["bc"], include=True) == ("abc", "bc")
+
+
+def test_memory_grows_with_the_characters_of_the_stop_strings_and_equal_ones_share_it():
+    rng = random.Random(1)
+    stops = ["".join(rng.choices("abcdefgh ", k=40)) for _ in range(800)]
+    tracemalloc.start()
+    try:
+        first = StopStrings(stops)
+        n_bytes, peak = tracemalloc.get_traced_memory()
+        assert peak < 16e6, "32,000 characters"
+        choices = [StopStrings(list(stops)) for _ in range(16)]
+        assert tracemalloc.get_traced_memory()[0] - n_bytes < 1e6
+    finally:
+        tracemalloc.stop()
+    assert first.push("x" + stops[799][:39]) == "x"
+    assert choices[0].push(stops[3]) == "" and choices[0].matched == stops[3]
+    assert first.push(stops[799][39]) == "" and first.matched == stops[799], "what another choice read changes nothing"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import time
+import tracemalloc
 
 import pytest
 
 from engine.errors import InvalidRequest, TemplateError
+from engine.text import limits
 from engine.text.template import ChatTemplate, is_prefill
 from tests import models
 from tests.engine.text import oracle
@@ -121,6 +124,101 @@ def test_a_template_that_misbehaves_is_a_template_error(source):
     assert caught.value.param == "messages"
 
 
+@pytest.mark.parametrize(
+    "source", ["{{ '{0.__class__.__mro__}' | attr('format')(1) }}", "{{ ('{0.__class__}' | attr('format_map'))([1]) }}"]
+)
+def test_the_attr_filter_leads_to_no_unguarded_format(source):
+    with pytest.raises(TemplateError):
+        print(ChatTemplate(source).render(HELLO))
+
+
+LONG = "{% for i in range(99999) %}"
+HEAP = "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+"""A list that would be written out with 2**60 ones."""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 300000000 }}",
+        "{{ 300000000 * 'a' }}",
+        "{{ [1] * 300000000 }}",
+        LONG * 2 + "x" * 1000 + "{% endfor %}" * 2,
+        "{% set t %}" + LONG * 2 + "x" * 1000 + "{% endfor %}" * 2 + "{% endset %}",
+        "{% set n = namespace(x='a') %}" + LONG + "{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x='a') %}" + LONG + "{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set x = 'a' * 1000000 %}{% set t %}" + LONG + "{{ x[1:] }}{% endfor %}{% endset %}",
+        "{{ 'x' | center(300000000) }}",
+        "{{ 'x'.center(300000000) }}",
+        "{{ ['x'] | map('center', 300000000) | list }}",
+        "{{ '%300000000d' % 1 }}",
+        "{{ '%*d' % (300000000, 1) }}",
+        "{{ '%300000000d' | format(1) }}",
+        "{{ '{:300000000}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 300000000) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+        "{{ ('a' * 1000000) | join('b' * 1000000) }}",
+        "{{ ('b' * 1000000).join('a' * 1000000) }}",
+        "{{ ('a' * 10000).translate({97: 'b' * 100000}) }}",
+        "{{ ('\\n' * 100000) | indent(100000) }}",
+        "{{ ('\\t' * 100000).expandtabs(100000) }}",
+        "{{ range(99999) | list | tojson(indent=100000) }}",
+        "{{ [1] | batch(1000000000, 0) | list }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ lipsum(n=100000) }}",
+    ],
+)
+def test_a_template_that_makes_huge_values_is_stopped_before_it_has_them(source, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_CPU_S", 0.5)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TemplateError):
+            print(len(ChatTemplate(source).render(HELLO)))
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LONG * 3 + "{% endfor %}" * 3,
+        "{% for i in [1] recursive %}{% if loop.depth < 60 %}{{ loop([1, 2]) }}{% endif %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        LONG + "{% set x = range(99999) | sum %}{% endfor %}",
+        HEAP + "{{ n.x }}",
+        HEAP + "{{ n.x | tojson }}",
+        HEAP + "{{ n.x | string }}",
+        HEAP + "{{ '' ~ n.x }}",
+        HEAP + "{{ '%s' % (n.x,) }}",
+        HEAP + "{{ '{}'.format(n.x) }}",
+    ],
+)
+def test_a_template_without_end_is_stopped(source, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_CPU_S", 0.1)
+    began = time.thread_time()
+    with pytest.raises(TemplateError, match="computes for more than 0.1 s|intermediate text"):
+        ChatTemplate(source).render(HELLO)
+    assert time.thread_time() - began < 2, "the attempts to find out its abilities share one limit"
+
+
+def test_a_long_conversation_is_within_the_limits():
+    talk = [{"role": role, "content": "word " * 200} for _ in range(2000) for role in ("user", "assistant")]
+    began = time.thread_time()
+    assert len(ChatTemplate(CHATML).render(talk)) > 4_000_000
+    assert time.thread_time() - began < limits.MAX_CPU_S / 2
+
+
+def test_loops_know_their_length_and_neighbours():
+    source = (
+        "{% for m in [3, 4, 5] %}{{ loop.length }}{{ loop.last }}{{ loop.previtem }}{{ loop.revindex }} {% else %}-{% endfor %}"
+    )
+    assert ChatTemplate(source).render(HELLO) == "3False3 3False32 3True41 "
+    assert ChatTemplate("{% for m in missing %}x{% else %}-{% endfor %}").render(HELLO) == "-"
+    assert ChatTemplate("{{ messages | map(attribute='role') | join(', ') }} {{ 'abc'[1:] ~ 7 }}").render(HELLO) == "user bc7"
+
+
 def test_what_a_template_raises_reaches_the_person():
     with pytest.raises(TemplateError, match="only on Tuesdays"):
         ChatTemplate("{{ raise_exception('only on Tuesdays') }}").render(HELLO)
@@ -129,6 +227,8 @@ def test_what_a_template_raises_reaches_the_person():
 def test_a_source_that_is_no_template_is_refused_at_once():
     with pytest.raises(TemplateError, match="not a valid Jinja template"):
         ChatTemplate("{% if %}")
+    with pytest.raises(TemplateError, match="not a valid Jinja template"):
+        ChatTemplate("{{ " + "(" * 10_000 + ")" * 10_000 + " }}")
 
 
 CHATML = (

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 import unicodedata
 from pathlib import Path
 
@@ -106,7 +110,7 @@ def test_emoji_and_cjk_arrive_whole_from_byte_tokens(path_of):
     text = "日本の首都は 🙂👩‍👩‍👧 東京 👨🏽‍🚀"
     ids = tokenizer.encode(text, add_special=False)
     detokenizer = Detokenizer(tokenizer)
-    pieces = [detokenizer.push(i) for i in ids] + [detokenizer.flush()]
+    pieces = [detokenizer.push(i) for i in ids]
     assert "".join(pieces) == text
     assert "�" not in "".join(pieces)
     if path_of is models.smollm2:
@@ -173,6 +177,45 @@ def test_ends_and_beginnings_of_gemma():
 def test_half_a_surrogate_pair_becomes_a_replacement_character(smollm2):
     assert smollm2.decode(smollm2.encode("a\ud83db")) == "a�b"
     assert smollm2.decode(smollm2.encode("a\ud83d\ude42b")) == "a🙂b"
+
+
+def test_a_long_text_lets_other_threads_run(smollm2):
+    """The event loop is one of them: every stream of the server would stand still."""
+    text = "The quick brown fox, naïve 日本 12345\n" * 4000
+    longest_s, ended = 0.0, threading.Event()
+
+    def tick() -> None:
+        nonlocal longest_s
+        last = time.perf_counter()
+        while not ended.wait(0.001):
+            now = time.perf_counter()
+            longest_s, last = max(longest_s, now - last), now
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    began = time.perf_counter()
+    smollm2.encode(text)
+    took_s = time.perf_counter() - began
+    ended.set()
+    ticking.join()
+    assert longest_s < took_s / 2
+
+
+def test_a_batch_of_one_has_the_ids_of_a_single_text(smollm2):
+    for text in corpus.ALL:
+        assert smollm2.encode(text, add_special=False) == smollm2._core.encode(text, add_special_tokens=False).ids
+
+
+def test_encoding_does_not_make_a_fork_warn():
+    code = (
+        "import os; from tests import models; from tests.engine.text import oracle\n"
+        "oracle.ours(models.smollm2()).encode('Hello')\n"
+        "pid = os.fork()\n"
+        "os.waitpid(pid, 0) if pid else os._exit(0)"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and "parallelism" not in run.stderr
 
 
 def test_threads_may_parse_special_tokens_differently_at_once(smollm2):
