@@ -45,6 +45,7 @@ lock:
 	  grep -viE '^(torch|triton|nvidia|cuda)' build/lock/freeze.txt) > constraints.txt
 	rm -rf build/lock
 
+# Chromium for the tests of the page; only warns where it cannot be installed.
 system:
 	@bash tests/install_system.sh
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def pagewell_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing that a test writes reaches the person's own chats, settings or models."""
+    """Nothing that a test writes reaches the person's own chats, settings or models, and none of their settings reach it."""
     home = tmp_path_factory.mktemp("home")
     models.folder()
+    for name in [name for name in os.environ if name.startswith("PAGEWELL_") and name != "PAGEWELL_TEST_MODELS"]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("PAGEWELL_HOME", str(home))
     return home

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +33,12 @@ EXCEPTIONS = {("app/commands/top.py", "tui")}
 """The command line starts the dashboard; everything else of it goes over HTTP."""
 TORCH_FREE = ("engine.scheduler", "engine.kv.manager", "engine.kv.blocks", "engine.kv.hashing", "app.settings", "tui", "ui")
 
+MADE = {
+    *(".git", ".venv", "__pycache__", "build", "dist", "node_modules", "vendor", ".pytest_cache", ".ruff_cache", ".hypothesis"),
+    "serving_config.toml",
+}
+"""Names of what .gitignore has."""
+
 FORBIDDEN = {
     r"\b(TODO|FIXME|XXX|HACK)\b": "work that is not done",
     r"\bNotImplementedError\b": "a stub",
@@ -45,10 +53,23 @@ FORBIDDEN = {
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Files of the repository, new ones too, without what is ignored."""
+    """Files of the repository, new ones too, without what is ignored; outside a git checkout, what an archive would hold."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return tuple(walked(ROOT))
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     return tuple(path for name in names if name and (path := ROOT / name).is_file())
+
+
+def walked(folder: Path) -> Iterator[Path]:
+    """Every file below `folder`, except in folders that are made: environments, builds, caches, downloads."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or path.name in MADE or path.name.endswith((".egg-info", ".db")):
+            continue
+        if path.is_dir():
+            yield from walked(path)
+        else:
+            yield path
 
 
 def sources(*suffixes: str) -> list[Path]:
@@ -116,6 +137,26 @@ def test_every_folder_of_code_is_a_package_with_a_docstring() -> None:
     folders = {path.parent for path in sources(".py") if relative(path).split("/")[0] in PACKAGES}
     missing = [relative(f) for f in folders if not relative(f).startswith("migrations") and not (f / "__init__.py").is_file()]
     assert missing == []
+
+
+def test_without_git_the_same_files_are_found() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("there is no git checkout to compare with")
+    below = {path for path in tracked() if not path.is_symlink()}
+    assert {path for path in walked(ROOT) if relative(path).split("/")[0] in {*PACKAGES, "tests", "docs"}} == {
+        path for path in below if relative(path).split("/")[0] in {*PACKAGES, "tests", "docs"}
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    folders = "|".join((*PACKAGES, "installers", "tests", "docs"))
+    named = set(re.findall(rf"(?<![\w/.])(?:{folders})/[\w./-]*[\w/]", text))
+    assert named
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    modules = set(re.findall(r"`(\w+\.(?:py|sh|md))`", text))
+    assert modules <= {path.name for path in tracked()}
 
 
 def test_versions_are_bounded_on_both_sides() -> None:

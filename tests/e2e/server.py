@@ -19,6 +19,7 @@ import pytest
 
 from tests import models
 
+ROOT = Path(__file__).parents[2]
 START_S = 120
 _ADDRESS = re.compile(r"http://[\d.]+:\d+")
 
@@ -66,15 +67,21 @@ class LiveServer:
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting", 'pagewell_kv_blocks{model_name="smollm2",state="used"')
 
 
+def surroundings(home: Path) -> dict[str, Any]:
+    """Where a command runs that reads nobody's settings: `cwd`, an empty folder, and `env` with no setting in it."""
+    nowhere = home / "nowhere"
+    nowhere.mkdir(exist_ok=True)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PAGEWELL_")}
+    env |= {"PAGEWELL_HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return {"cwd": nowhere, "env": env}
+
+
 @contextmanager
 def serve(home: Path, *options: str, model: Path | None = None) -> Iterator[LiveServer]:
     """Start `pagewell serve` with these options and yield it once the model is loaded; stopped at the end."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PAGEWELL_")}
-    env |= {"PAGEWELL_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "app.cli", "serve", str(model or models.smollm2()), "--port", "0"]
     command += ["--served-model-name", "smollm2", *options]
-    root = Path(__file__).parents[2]
-    process = subprocess.Popen(command, env=env, cwd=root, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(command, **surroundings(home), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     server = LiveServer("", process, home, model="smollm2")
     listening = threading.Event()
 

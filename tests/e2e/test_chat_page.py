@@ -28,6 +28,7 @@ SLOW_MS = 60_000
 def browser() -> Iterator[Browser]:
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
+        assert path or Path(playwright.chromium.executable_path).exists(), "Chromium is not installed; `make system` tries to"
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()

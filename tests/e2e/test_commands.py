@@ -7,24 +7,30 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 
 from app import paths
 from tests import models
-from tests.e2e.server import LiveServer, serve
-
-ROOT = Path(__file__).parents[2]
+from tests.e2e.server import LiveServer, serve, surroundings
 
 
-def pagewell(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app.cli", *args], cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=300, check=False
-    )
+def here(**env: str) -> dict[str, Any]:
+    """The surroundings of a command in a test."""
+    place = surroundings(Path(os.environ["PAGEWELL_HOME"]))
+    return {**place, "env": place["env"] | env}
+
+
+def pagewell(*args: str, stdin: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.cli", *args]
+    return subprocess.run(command, **here(**env), input=stdin, capture_output=True, text=True, timeout=300, check=False)
 
 
 class Terminal:
@@ -34,7 +40,7 @@ class Terminal:
         self._fd, child = pty.openpty()
         command = [sys.executable, "-m", "app.cli", *args]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=child, stdout=child, stderr=child, start_new_session=True, preexec_fn=_own
+            command, **here(), stdin=child, stdout=child, stderr=child, start_new_session=True, preexec_fn=_own
         )
         os.close(child)
         self.text = ""
@@ -61,6 +67,13 @@ def _own() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+def test_commands_here_read_nobodys_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEWELL_PORT", "1234")
+    shown = pagewell("settings").stdout
+    assert "Settings file: none" in shown and "port = 8000" in shown
+    assert not any(here()["cwd"].iterdir())
+
+
 def test_chat_answers_a_pipe_from_the_running_server(server: LiveServer) -> None:
     result = pagewell("chat", "--url", server.url, "--max-tokens", "6", "--temperature", "0", stdin="Say hello.")
     assert result.returncode == 0, result.stderr
@@ -73,7 +86,9 @@ def test_chat_answers_a_pipe_from_the_running_server(server: LiveServer) -> None
 
 def test_chat_loads_the_model_itself_where_no_server_runs() -> None:
     options = ("--max-tokens", "4", "--temperature", "0", "--max-model-len", "256", "-m", "Say hello.")
-    result = pagewell("chat", str(models.smollm2()), *options)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        result = pagewell("chat", str(models.smollm2()), *options, PAGEWELL_PORT=str(silent.getsockname()[1]))
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
 
