@@ -25,7 +25,7 @@ def placed(runner: ModelRunner, seqs: list[Sequence], n_more: int = 0, seed: int
 def entry(seq: Sequence, n_query: int, *, n_logits: int | None = None) -> Entry:
     """The next n_query tokens, the last of which draws if it is the sequence's last."""
     samples = seq.n_computed + n_query == len(seq.token_ids)
-    return Entry(seq, seq.n_computed, n_query, 0, int(samples) if n_logits is None else n_logits, samples, seq.generation)
+    return Entry(seq, seq.n_computed, n_query, int(samples) if n_logits is None else n_logits, samples, seq.generation)
 
 
 def steps(seqs: list[Sequence], *, most: int, seed: int = 0, all_logits: bool = False) -> Iterable[StepPlan]:

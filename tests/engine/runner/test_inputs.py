@@ -11,9 +11,7 @@ def test_a_ragged_plan_becomes_these_tensors() -> None:
     """A chunk in mid-prompt, a decode, and the end of a prompt whose last three rows are needed; block size 4."""
     chunk, decode, end = sequence(list(range(10, 30))), sequence(list(range(50, 59)), n_output=1), sequence([70, 71, 72, 73])
     chunk.block_ids, decode.block_ids, end.block_ids = [9, 3, 5, 1, 0], [2, 8, 4], [7]
-    plan = StepPlan(
-        (Entry(chunk, 3, 6, 0, 0, False, 0), Entry(decode, 8, 1, 0, 1, True, 0), Entry(end, 0, 4, 0, 3, True, 0)), (), ()
-    )
+    plan = StepPlan((Entry(chunk, 3, 6, 0, False, 0), Entry(decode, 8, 1, 1, True, 0), Entry(end, 0, 4, 3, True, 0)), (), ())
     inputs = prepare(plan, 4, torch.device("cpu"))
     assert inputs.token_ids.tolist() == [13, 14, 15, 16, 17, 18, 58, 70, 71, 72, 73]
     assert inputs.positions.tolist() == [3, 4, 5, 6, 7, 8, 8, 0, 1, 2, 3]
@@ -31,5 +29,5 @@ def test_a_ragged_plan_becomes_these_tensors() -> None:
 def test_a_plan_in_mid_prompt_needs_no_logits() -> None:
     seq = sequence(list(range(8)))
     seq.block_ids = [0]
-    inputs = prepare(StepPlan((Entry(seq, 0, 4, 0, 0, False, 0),), (), ()), 4, torch.device("cpu"))
+    inputs = prepare(StepPlan((Entry(seq, 0, 4, 0, False, 0),), (), ()), 4, torch.device("cpu"))
     assert inputs.logit_rows.shape == (0,) and inputs.logit_rows.dtype == torch.int64
