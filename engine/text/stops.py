@@ -86,9 +86,16 @@ class StopStrings:
         """Text that is safe to emit now: cut exactly before a stop string (after it with `include`)."""
         if self.matched is not None:
             return ""
-        state, after, lengths = self._state, self._automaton.after, self._automaton.lengths
-        for n_read, char in enumerate(text, 1):
-            state = after(state, ord(char))
+        automaton = self._automaton
+        state, steps, lengths = self._state, automaton.steps, automaton.lengths
+        for n_read, code in enumerate(map(ord, text), 1):
+            # Most characters lead deeper or stay at the start: they are spared the call.
+            deeper = steps.get(state << 21 | code)
+            if deeper is None:
+                if not state:
+                    continue
+                deeper = automaton.after(automaton.fallbacks[state], code)
+            state = deeper
             if lengths[state]:
                 whole = self._held + text[:n_read]
                 n_before = len(whole) - lengths[state]
@@ -97,7 +104,7 @@ class StopStrings:
                 return whole if self._include else whole[:n_before]
         self._state = state
         text = self._held + text
-        n_safe = len(text) - self._automaton.depths[state]
+        n_safe = len(text) - automaton.depths[state]
         self._held = text[n_safe:]
         return text[:n_safe]
 
