@@ -9,14 +9,16 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from app.errors import ModelFailed, ModelLoading
 from app.settings import Settings
 from engine.async_engine import AsyncEngine, ModelInfo
-from engine.errors import PagewellError
+from engine.errors import EngineDead, PagewellError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all); called from any thread."""
@@ -24,6 +26,13 @@ Loader = Callable[[Progress], Awaitable[AsyncEngine]]
 State = Literal["loading", "ready", "unloaded", "failed"]
 
 _WATCH_S = 1.0
+_RETRY_S = 2.0
+"""How long a model that ran before rests after a failed load; twice as long after each further failure."""
+_MAX_RETRY_S = 60.0
+
+
+class _LoadStopped(Exception):
+    """Ends a load from within, since the server is stopping."""
 
 
 class ModelHost:
@@ -51,6 +60,12 @@ class ModelHost:
         """Whether the load under way answers a request, which then waits for it."""
         self._load_began = 0.0
         self._last_used = 0.0
+        self._memory = asyncio.Lock()
+        """Held while an engine comes into memory or leaves it: there is never room for two."""
+        self._stopping = False
+        """No load may begin, and one under way ends at its next tensor."""
+        self._n_failures = 0
+        self._retry_at = math.inf
 
     @classmethod
     def from_settings(cls, settings: Settings, path: Path) -> ModelHost:
@@ -64,7 +79,8 @@ class ModelHost:
 
     @property
     def engine(self) -> AsyncEngine:
-        """The engine, ready for requests. Raises ModelLoading (a load begins if the model was unloaded) or ModelFailed."""
+        """The engine, ready for requests. Raises ModelLoading (a load begins if the model was unloaded), ModelFailed, or
+        EngineDead when the server is stopping."""
         self._last_used = time.monotonic()
         if self.state == "unloaded":
             self._begin(on_demand=True)
@@ -74,6 +90,11 @@ class ModelHost:
         if self._engine is None:
             raise ModelLoading(f"The model {self.name} is loading ({self.progress:.0%}).", self.retry_after_s)
         return self._engine
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether `acquire` would wait for a load that answers a request."""
+        return self.state == "unloaded" or (self.state == "loading" and self._on_demand)
 
     @property
     def current(self) -> AsyncEngine | None:
@@ -104,14 +125,22 @@ class ModelHost:
     async def unload(self) -> None:
         """Free the model's memory; the next request loads it again. Live requests end with an error."""
         engine, self._engine = self._engine, None
-        if engine is not None:
-            self.state = "unloaded"
-            self.progress = 0.0
-            await engine.close()
-            log.info("Unloaded %s", self.name)
+        if engine is None:
+            return
+        self.state = "unloaded"
+        self.progress = 0.0
+        async with self._memory:
+            try:
+                await engine.close()
+            except Exception:
+                log.exception("The engine of %s did not close in order", self.name)
+            else:
+                log.info("Unloaded %s", self.name)
 
     async def drain(self, grace_s: float) -> None:
-        """The server is stopping: answers may go on for `grace_s`, then those that have not ended end with an error."""
+        """The server is stopping: answers may go on for `grace_s`, then those that have not ended end with an error.
+        A load under way ends, and none begins."""
+        self._stopping = True
         deadline = time.monotonic() + grace_s
         while self._engine is not None and self._engine.n_live and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -119,14 +148,19 @@ class ModelHost:
 
     async def close(self) -> None:
         """End loading and the engine, for good."""
+        self._stopping = True
         for task in (self._watching, self._loading):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
         await self.unload()
+        async with self._memory:  # an unload that began elsewhere
+            pass
 
     def _begin(self, *, on_demand: bool = False) -> None:
+        if self._stopping:
+            raise EngineDead("The server is stopping.", "Come back when it runs again.")
         self._on_demand = on_demand
         self.state = "loading"
         self.progress = 0.0
@@ -135,48 +169,71 @@ class ModelHost:
         self._loading = asyncio.create_task(self._run_load(), name="model-load")
 
     async def _run_load(self) -> None:
-        try:
-            engine = await self._load(self._note_progress)
-        except PagewellError as error:
-            self._fail(error)
-        except Exception as error:
-            log.exception("Loading %s failed", self.name)
-            self._fail(PagewellError(f"{type(error).__name__}: {error}"))
-        else:
-            self._engine = engine
-            self.info = engine.info
-            self.progress = 1.0
-            self.state = "ready"
-            self._last_used = time.monotonic()
-            for callback in self.on_ready:
-                callback(engine)
-            log.info("Loaded %s in %.1f s", self.name, time.monotonic() - self._load_began)
+        async with self._memory:
+            self._load_began = time.monotonic()
+            try:
+                engine = await self._load(self._note_progress)
+            except _LoadStopped:
+                self.state = "unloaded"
+            except PagewellError as error:
+                self._fail(error)
+            except Exception as error:
+                log.exception("Loading %s failed", self.name)
+                self._fail(PagewellError(f"{type(error).__name__}: {error}"))
+            else:
+                self._engine = engine
+                self.info = engine.info
+                self.progress = 1.0
+                self.state = "ready"
+                self._n_failures = 0
+                self._last_used = time.monotonic()
+                log.info("Loaded %s in %.1f s", self.name, time.monotonic() - self._load_began)
+                _tell(self.on_ready, engine)
 
     def _fail(self, error: PagewellError) -> None:
         self.error = error
         self.state = "failed"
+        if self.info is not None:  # it ran before, so the reason may pass: a full memory, a disk that was away
+            self._retry_at = time.monotonic() + min(_MAX_RETRY_S, _RETRY_S * 2**self._n_failures)
+            self._n_failures += 1
         log.error("The model %s could not be loaded: %s", self.name, error)
-        for callback in self.on_failed:
-            callback(error)
+        _tell(self.on_failed, error)
 
     def _note_progress(self, done: int, total: int) -> None:
+        if self._stopping:
+            raise _LoadStopped
         if total > 0:
             self.progress = min(1.0, done / total)
 
     async def _watch(self) -> None:
-        """Unload after silence, and load a new engine when the old one has died."""
-        while True:
+        while not self._stopping:
             await asyncio.sleep(_WATCH_S)
-            engine = self._engine
-            if engine is None:
-                continue
-            if not engine.is_alive:
-                log.error("The engine of %s has died; loading the model again", self.name)
-                await self.unload()
-                if self.state == "unloaded":  # no request has begun to load it meanwhile
-                    self._begin()
-                continue
-            if engine.n_live:
-                self._last_used = time.monotonic()
-            elif self._idle_timeout_s and time.monotonic() - self._last_used > self._idle_timeout_s:
-                await self.unload()
+            try:
+                await self._look()
+            except Exception:
+                log.exception("Watching over %s failed", self.name)
+
+    async def _look(self) -> None:
+        """Unload after silence, load a new engine when the old one has died, end the rest after a failed load."""
+        engine = self._engine
+        if engine is None:
+            if self.state == "failed" and time.monotonic() >= self._retry_at:
+                self.state = "unloaded"  # the next request tries again
+                self._retry_at = math.inf
+        elif not engine.is_alive:
+            log.error("The engine of %s has died; loading the model again", self.name)
+            await self.unload()
+            if self.state == "unloaded" and not self._stopping:  # no request has begun to load it meanwhile
+                self._begin()
+        elif engine.n_live:
+            self._last_used = time.monotonic()
+        elif self._idle_timeout_s and time.monotonic() - self._last_used > self._idle_timeout_s:
+            await self.unload()
+
+
+def _tell(callbacks: list[Callable[[T], None]], value: T) -> None:
+    for callback in callbacks:
+        try:
+            callback(value)
+        except Exception:
+            log.exception("A callback of the model's host failed")

@@ -1,4 +1,4 @@
-"""What starts and stops with the server, in order: the model last to come up, first to go."""
+"""The model's life beside the server's, and how the server stops."""
 
 from __future__ import annotations
 

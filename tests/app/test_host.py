@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
 
 from app.errors import ModelFailed, ModelLoading
 from app.host import ModelHost
-from engine.errors import ModelLoadError
+from engine.errors import EngineDead, ModelLoadError
 
 
 class FakeEngine:
     """Answers the questions that the host asks."""
 
-    info: Any = None
+    info: Any = "facts"
 
     def __init__(self) -> None:
+        self.may_close = asyncio.Event()
+        self.may_close.set()
+        self.close_error: Exception | None = None
         self.n_live = 0
         self.is_alive = True
         self.closed = False
 
     async def close(self) -> None:
+        await self.may_close.wait()
+        if self.close_error is not None:
+            raise self.close_error
         self.closed = True
 
 
@@ -192,4 +200,118 @@ async def test_draining_ends_answers_that_take_too_long() -> None:
     loads.engines[0].n_live = 1
     await host.drain(0.05)
     assert loads.engines[0].closed
+    await host.close()
+
+
+async def ready_host(loads: Loads, **options: Any) -> ModelHost:
+    loads.go.set()
+    host = ModelHost(loads, name="m", **options)
+    await host.start()
+    await reach(host, "ready")
+    return host
+
+
+async def test_a_model_that_ran_is_tried_again_after_a_failed_load(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.host._RETRY_S", 0.1)
+    loads = Loads()
+    host = await ready_host(loads)
+    await host.unload()
+    loads.error = ModelLoadError("The memory is full.")
+    with pytest.raises(ModelFailed, match="memory is full"):
+        await host.acquire()
+    with pytest.raises(ModelFailed):  # at once: it rests
+        await host.acquire()
+    assert loads.n_begun == 2
+    loads.error = None
+    await reach(host, "unloaded")
+    assert await host.acquire() is loads.engines[1]
+    await host.close()
+
+
+async def test_a_model_that_never_ran_stays_failed(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.host._RETRY_S", 0.01)
+    loads = Loads()
+    loads.error = ModelLoadError("The file is damaged.")
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "failed")
+    await asyncio.sleep(0.1)
+    assert host.state == "failed" and loads.n_begun == 1
+    await host.close()
+
+
+async def test_no_engine_is_loaded_before_the_old_one_has_let_go() -> None:
+    loads = Loads()
+    host = await ready_host(loads)
+    (old,) = loads.engines
+    old.may_close.clear()
+    unloading = asyncio.create_task(host.unload())
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(host.acquire())
+    await asyncio.sleep(0.02)
+    assert loads.n_begun == 1 and not waiting.done()
+    old.may_close.set()
+    assert await asyncio.wait_for(waiting, 5) is loads.engines[1] and old.closed
+    await unloading
+    await host.close()
+
+
+async def test_no_load_begins_once_the_server_stops() -> None:
+    loads = Loads()
+    host = await ready_host(loads)
+    await host.drain(0)
+    with pytest.raises(EngineDead, match="stopping"):
+        await host.acquire()
+    assert loads.n_begun == 1
+    await host.close()
+
+
+async def test_stopping_ends_a_load_at_its_next_tensor() -> None:
+    ended = threading.Event()
+
+    def fill(progress: Any) -> None:
+        try:
+            for done in range(10_000):
+                time.sleep(0.002)
+                progress(done, 10_000)
+        finally:
+            ended.set()
+
+    async def load(progress: Any) -> Any:
+        await asyncio.to_thread(fill, progress)
+
+    host = ModelHost(load, name="m")
+    await host.start()
+    while host.progress == 0:
+        await asyncio.sleep(0.005)
+    await host.drain(0)
+    assert await asyncio.to_thread(ended.wait, 2)
+    await host.close()
+    assert host.error is None
+
+
+async def test_an_engine_that_fails_to_close_does_not_end_the_watch(quick: None) -> None:
+    loads = Loads()
+    host = await ready_host(loads, idle_timeout_s=0.02)
+    loads.engines[0].close_error = RuntimeError("stuck")
+    await reach(host, "unloaded")
+    assert await host.acquire() is loads.engines[1]
+    await reach(host, "unloaded")
+    assert loads.engines[1].closed
+    await host.close()
+
+
+async def test_a_callback_that_fails_stops_neither_the_load_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    loads, seen = Loads(), []
+
+    def broken(_: Any) -> None:
+        raise RuntimeError("no")
+
+    host = ModelHost(loads, name="m")
+    host.on_ready += [broken, seen.append]
+    loads.go.set()
+    await host.start()
+    await reach(host, "ready")
+    assert seen == loads.engines and "callback" in caplog.text
     await host.close()
