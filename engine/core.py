@@ -293,7 +293,7 @@ class EngineCore:
             token_ids.append(token_id)
             if logprobs is not None:
                 logprobs.append(sampled.logprobs[i])
-            text += seq.text.push(token_id)
+            text += seq.text.push(token_id, may_stop=seq.n_output > seq.request.params.min_tokens)
             if seq.text.stopped is not None:
                 seq.finish_reason, seq.stop_reason = FinishReason.STOP, seq.text.stopped
                 break

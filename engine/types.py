@@ -24,7 +24,7 @@ class SamplingParams:
     max_tokens: int | None = None
     """Most tokens to produce; None means until an end token or the end of the window."""
     min_tokens: int = 0
-    """End tokens and stop token ids are masked until this many tokens were produced."""
+    """No end token, stop token id or stop string ends the answer before this many tokens were produced."""
     temperature: float = 1.0
     """0 is greedy, and so is anything below 0.00001."""
     top_p: float = 1.0

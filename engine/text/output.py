@@ -29,10 +29,13 @@ class OutputText:
         """The stop string that ended the text; the caller ends the answer with the token that was just pushed."""
         return self._stops.matched if self._stops is not None else None
 
-    def push(self, token_id: int) -> str:
-        """Text that is safe to emit after this token; "" while characters or a possible stop string are held back."""
+    def push(self, token_id: int, *, may_stop: bool = True) -> str:
+        """Text that is safe to emit after this token; "" while characters or a possible stop string are held back.
+
+        Text of tokens that may not stop (the first min_tokens) is no part of any stop string.
+        """
         text = self._detokenizer.push(token_id)
-        return self._stops.push(text) if text and self._stops is not None else text
+        return self._stops.push(text) if text and may_stop and self._stops is not None else text
 
     def finish(self) -> str:
         """End of the answer: release what was held back for a stop string; drop an unfinished character."""

@@ -107,6 +107,18 @@ def test_a_stop_string_cuts_text_and_ids_at_the_same_place() -> None:
     assert choice.token_ids == whole.token_ids[: cut + 2], "ids end with the token that completed the stop string"
 
 
+def test_stop_strings_count_from_min_tokens_on() -> None:
+    free = Bench()
+    uid = free.add(max_tokens=8)
+    free.finish()
+    text = free.output(uid).outputs[0].text
+    held = Bench()
+    uid = held.add(max_tokens=8, stop=(text[1], text[5]), min_tokens=4)
+    held.finish()
+    assert text.index(text[5]) == 5, "the runner's text repeats itself"
+    assert held.output(uid).outputs[0].text == text[:5]
+
+
 def test_text_held_back_for_a_stop_string_comes_with_the_end() -> None:
     free = Bench()
     uid = free.add(max_tokens=4)
