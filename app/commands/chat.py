@@ -168,7 +168,7 @@ class Conversation:
         try:
             self.ask(text)
         except PagewellError as error:
-            click.secho(str(error), fg="red", err=True)
+            click.secho(printable(str(error)), fg="red", err=True)
             return False
         return True
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from app.commands.params import setting_options, settings_from
+from app.printable import printable
 
 
 @click.command(short_help="Say how this machine will do, and why.")
@@ -32,4 +33,4 @@ def doctor(config: Path | None, model_name: str | None, as_json: bool, **given: 
         }
     else:
         asyncio.run(examination.try_model(report, settings, model))
-    click.echo(json.dumps(asdict(report), indent=2) if as_json else "\n".join(examination.lines(report)))
+    click.echo(json.dumps(asdict(report), indent=2) if as_json else printable("\n".join(examination.lines(report))))

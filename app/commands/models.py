@@ -45,7 +45,8 @@ def list_models(as_json: bool) -> None:
 def pull(name: str) -> None:
     """Download NAME (a short name or a hub id such as OWNER/NAME:Q4_K_M); after a download that broke off, what is missing."""
     model = library.pull(name)
-    click.echo(f"{model.name} is in {model.path} ({format_bytes(model.n_bytes)}). Serve it: pagewell serve {name}")
+    where = f"{model.path} ({format_bytes(model.n_bytes)})"
+    click.echo(printable(f"{model.name} is in {where}. Serve it: pagewell serve {name}"))
 
 
 @models.command()
@@ -55,12 +56,12 @@ def rm(name: str, yes: bool) -> None:
     """Delete NAME from Pagewell's folder."""
     model = library.find(name)
     if not yes:
-        click.confirm(f"Delete {model.path} ({format_bytes(model.n_bytes)})?", abort=True)
+        click.confirm(printable(f"Delete {model.path} ({format_bytes(model.n_bytes)})?"), abort=True)
     disk.remove(model)
-    click.echo(f"Deleted {model.name}.")
+    click.echo(printable(f"Deleted {model.name}."))
     folder = model.path if model.kind == "safetensors" else model.path.parent
     if folder != paths.models_dir() and folder.exists():
-        click.echo(f"{folder} stays: there are other files in it.")
+        click.echo(printable(f"{folder} stays: there are other files in it."))
 
 
 @models.command()

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from app.commands.params import setting_options, settings_from
+from app.printable import printable
 from app.settings import Settings
 from engine.errors import ConfigError, PagewellError
 
@@ -65,7 +66,7 @@ def run(settings: Settings, sock: socket.socket) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                click.echo(welcome(settings), err=True)
+                click.echo(printable(welcome(settings)), err=True)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.emit(SERVER_STOPPING)

@@ -116,6 +116,16 @@ def test_the_welcome_names_the_next_three_things() -> None:
     assert "secret" not in text
 
 
+def test_a_models_name_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "models"
+    folder.mkdir(parents=True)
+    (folder / "evil\x1b[2J.gguf").write_bytes(b"no GGUF")
+    for args in (("models", "list"), ("models", "show", "evil\x1b[2J"), ("serve", "evil\x1b[2J", "--port", "0")):
+        result = pagewell(*args, cwd=tmp_path, PAGEWELL_HOME=str(tmp_path))
+        assert "evil[2J" in result.stdout + result.stderr
+        assert "\x1b[2J" not in result.stdout + result.stderr
+
+
 def test_settings_shows_what_is_in_force_but_not_the_key(tmp_path: Path) -> None:
     (tmp_path / "serving_config.toml").write_text('[serving]\nport = 4321\napi_key = "hush"\n')
     result = pagewell("settings", cwd=tmp_path)
