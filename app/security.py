@@ -14,6 +14,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import anyio
 import msgspec
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from litestar.utils import normalize_path
@@ -96,7 +97,7 @@ class Guard:
             await send(message)
 
         if method == "HEAD":
-            await self._app({**scope, "method": "GET"}, receive, _without_body(send_with_headers))  # type: ignore[typeddict-item]
+            await _head(self._app, scope, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
 
@@ -213,12 +214,16 @@ async def _refuse(send: Send, error: ApiError, cors: Headers) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _without_body(send: Send) -> Send:
-    """Answers to HEAD: the headers of GET, and nothing after them."""
+async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """The headers of GET, and nothing after them. A body without a known length may be endless, so it is not computed."""
+    with anyio.CancelScope() as answering:
 
-    async def send_headers(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message["body"] = b""
-        await send(message)
+        async def send_headers(message: Message) -> None:
+            if message["type"] != "http.response.start":
+                return
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if b"content-length" not in {name.lower() for name, _ in message["headers"]}:
+                answering.cancel()
 
-    return send_headers
+        await app({**scope, "method": "GET"}, receive, send_headers)  # type: ignore[typeddict-item]
