@@ -118,7 +118,7 @@ def lines(report: Report) -> list[str]:
 
 async def _answer(engine: AsyncEngine, seed: int) -> Usage:
     """A greedy answer to a prompt that no cache knows."""
-    n_vocab = engine.tokenizer.vocab_size
+    n_vocab = engine.info.n_vocab
     prompt = [(seed * 7919 + index * 104_729) % (n_vocab // 2) + n_vocab // 4 for index in range(PROMPT_TOKENS)]
     params = SamplingParams(max_tokens=OUTPUT_TOKENS, temperature=0, ignore_eos=True)
     async for event in engine.submit(prompt, params):

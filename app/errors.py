@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from litestar import MediaType, Request, Response
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import HTTPException, NotFoundException, ValidationException
 
 from engine.errors import EngineDead, InvalidRequest, PagewellError, PromptTooLong, QueueFull, TemplateError
 
@@ -119,6 +119,8 @@ def _sentence(error: PagewellError) -> str:
 def _from_litestar(error: HTTPException) -> ApiError:
     param = None
     message = error.detail
+    if isinstance(error, NotFoundException) and message.startswith("no file or directory match"):
+        message = "There is no such file."  # Litestar's words name folders of this machine
     if isinstance(error, ValidationException) and isinstance(error.extra, list) and error.extra:
         first = error.extra[0]
         param = first.get("key")

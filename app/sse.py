@@ -49,6 +49,7 @@ class EventStream(Response[bytes]):
         self._chunks = chunks
         self._close = close
         self._last_sent_s = 0.0
+        self._request_id = (headers or {}).get("x-request-id", "")
         self._headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
@@ -73,12 +74,20 @@ class EventStream(Response[bytes]):
                     async for chunk in self._chunks:
                         await write(chunk)
                 except Exception as error:
-                    log.warning("A stream ends with an error", exc_info=not isinstance(error, PagewellError))
+                    log.warning(
+                        "The stream %s ends with an error: %s",
+                        self._name(scope),
+                        error,
+                        exc_info=not isinstance(error, PagewellError),
+                    )
                     await write(data(describe(error, details=scope["litestar_app"].debug).body))
                 tasks.cancel_scope.cancel()
             await write(b"", more=False)
         finally:
             self._close()
+
+    def _name(self, scope: Scope) -> str:
+        return f"{scope['path']} {self._request_id}".strip()
 
     async def _leave(self, receive: Receive, scope: anyio.CancelScope) -> None:
         await disconnected(receive)

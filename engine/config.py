@@ -55,9 +55,9 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         ),
     ] = 0
     enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
-    enforce_eager: Annotated[bool, Meta(description="Never capture the decode step as a graph. A CPU always runs eagerly.")] = (
-        False
-    )
+    enforce_eager: Annotated[
+        bool, Meta(description="Never capture the decode step as a graph. Nothing is captured yet, so it has no effect so far.")
+    ] = False
     device: Annotated[
         Literal["auto", "cpu", "cuda"], Meta(description="Where the model runs. auto: a GPU if torch sees one.")
     ] = "auto"

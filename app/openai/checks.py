@@ -20,13 +20,19 @@ CONSTRAINTS = (
     "guided_grammar",
 )
 _UNENFORCED = "answers cannot be held to a format"
+_OTHERS = {
+    "allowed_token_ids": "answers cannot be held to some tokens",
+    "bad_words": "words cannot be banned",
+    "logits_processors": "no code of clients runs here",
+    "truncate_prompt_tokens": "prompts are never cut",
+    "use_beam_search": "",
+}
+_NOTHING = (None, "", {}, [], False)
 
 
 def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
     """Raise InvalidRequest for demands that nothing here enforces, and for fields that contradict each other."""
     _refuse_constraints(request)
-    if request.use_beam_search:
-        raise NotAvailable("use_beam_search")
     if isinstance(request, ChatRequest):
         _refuse_forced_tools(request)
     elif request.best_of is not None and request.best_of != (request.n or 1):
@@ -36,9 +42,9 @@ def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
 
 
 def _refuse_constraints(request: Sampling) -> None:
-    for name in CONSTRAINTS:
-        if getattr(request, name) not in (None, "", {}):
-            raise NotAvailable(name, _UNENFORCED)
+    for name, why in (*((name, _UNENFORCED) for name in CONSTRAINTS), *_OTHERS.items()):
+        if getattr(request, name) not in _NOTHING:
+            raise NotAvailable(name, why)
     form = request.response_format
     if form is None:
         return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from functools import partial
+
 from litestar import Controller, MediaType, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.openapi import ResponseSpec
@@ -12,8 +15,10 @@ from app.connection import while_connected
 from app.errors import ErrorBody
 from app.openai import chat, completion
 from app.openai.answers import ChatCompletion, ModelEntry, ModelList, Text, TextCompletion, Tokens
+from app.openai.job import Job
 from app.openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from app.openai.service import OpenAIService
+from app.openai.waking import waking
 from app.sse import EventStream
 
 _REFUSALS = {
@@ -40,10 +45,12 @@ class OpenAIController(Controller):
     async def chat(
         self, request: Request, data: JSONBody[ChatRequest], openai: NamedDependency[OpenAIService]
     ) -> Response[ChatCompletion]:
+        include_usage = bool(data.stream_options and data.stream_options.include_usage)
+        if data.stream and openai.must_load:
+            return waking(partial(openai.chat, data), partial(chat.chunks, include_usage=include_usage))
         job = await while_connected(request.receive, openai.chat(data))
         headers = {"x-request-id": job.id}
         if data.stream:
-            include_usage = bool(data.stream_options and data.stream_options.include_usage)
             return EventStream(chat.chunks(job, include_usage=include_usage), close=job.abort, headers=headers)
         (output,) = await while_connected(request.receive, job.collect())
         return Response(chat.whole(job, output), media_type=MediaType.JSON, headers=headers)
@@ -58,19 +65,24 @@ class OpenAIController(Controller):
     async def completion(
         self, request: Request, data: JSONBody[CompletionRequest], openai: NamedDependency[OpenAIService]
     ) -> Response[TextCompletion]:
+        prompt_only = data.max_tokens == 0
+        include_usage = bool(data.stream_options and data.stream_options.include_usage)
+
+        def chunks(job: Job) -> AsyncGenerator[bytes, None]:
+            echoes = completion.echoes(job, data.prompt) if data.echo else None
+            return completion.chunks(job, echoes=echoes, prompt_only=prompt_only, include_usage=include_usage)
+
+        if data.stream and openai.must_load:
+            return waking(partial(openai.completion, data), chunks)
         job = await while_connected(request.receive, openai.completion(data))
         headers = {"x-request-id": job.id}
-        prompt_only = data.max_tokens == 0
-        echoes = completion.echoes(job, data.prompt) if data.echo else None
         if data.stream:
-            include_usage = bool(data.stream_options and data.stream_options.include_usage)
-            chunks = completion.chunks(job, echoes=echoes, prompt_only=prompt_only, include_usage=include_usage)
-            return EventStream(chunks, close=job.abort, headers=headers)
+            return EventStream(chunks(job), close=job.abort, headers=headers)
         outputs = await while_connected(request.receive, job.collect())
         body = completion.whole(
             job,
             outputs,
-            echoes=echoes,
+            echoes=completion.echoes(job, data.prompt) if data.echo else None,
             prompt_only=prompt_only,
             show_prompt_logprobs=data.prompt_logprobs is not None,
         )

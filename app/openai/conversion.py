@@ -10,12 +10,12 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "summary_text", "text"})
 
 
 def to_chat(request: ChatRequest) -> ChatRequest:
-    """`request` in chat terms; unchanged when it has messages already. Fields are replaced in place."""
+    """`request` in chat terms; its messages stay when it has some already. Fields are replaced in place."""
     if request.messages is None and request.input is not None:
         request.messages = _messages(request)
         request.max_completion_tokens = request.max_completion_tokens or request.max_output_tokens
-        if isinstance(request.text, dict) and request.response_format is None:
-            request.response_format = request.text.get("format")
+    if isinstance(request.text, dict) and request.response_format is None:
+        request.response_format = request.text.get("format")
     if request.tools is None and request.functions:
         request.tools = [{"type": "function", "function": function} for function in request.functions]
     if request.tools is not None:

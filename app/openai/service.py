@@ -21,6 +21,13 @@ class OpenAIService:
 
     def __init__(self, host: ModelHost) -> None:
         self._host = host
+        self._capabilities = ["completion"]
+        host.on_ready.append(self._note_capabilities)
+
+    @property
+    def must_load(self) -> bool:
+        """Whether the next request waits for the model, which was unloaded for silence."""
+        return self._host.is_asleep
 
     async def chat(self, request: ChatRequest) -> Job:
         """Queue a chat request. Every refusal is raised here, before anything is sent."""
@@ -78,11 +85,11 @@ class OpenAIService:
     async def detokenize(self, request: DetokenizeRequest) -> Text:
         """The text of token ids, special tokens written out."""
         self._require_model(request.model)
-        tokenizer = (await self._host.acquire()).tokenizer
+        engine = await self._host.acquire()
         for token_id in request.tokens:
-            if token_id >= tokenizer.vocab_size:
-                raise InvalidRequest("tokens", f"`tokens`: {token_id} is not in the vocabulary of {tokenizer.vocab_size}.")
-        return Text(tokenizer.decode(request.tokens, skip_special=False))
+            if token_id >= engine.info.n_vocab:
+                raise InvalidRequest("tokens", f"`tokens`: {token_id} is not in the vocabulary of {engine.info.n_vocab}.")
+        return Text(engine.tokenizer.decode(request.tokens, skip_special=False))
 
     def models(self) -> ModelList:
         """The list; answers at once, also while the model loads."""
@@ -93,24 +100,24 @@ class OpenAIService:
         return self._entry()
 
     def _entry(self) -> ModelEntry:
-        host, info, engine = self._host, self._host.info, self._host.current
-        capabilities = ["completion"]
-        if engine is not None and engine.template is not None:
-            capabilities.append("chat")
-        if engine is not None and engine.tokenizer.fim is not None:
-            capabilities.append("insert")
+        host, info = self._host, self._host.info
         entry = ModelEntry(
             id=host.name,
             created=host.created,
             state=host.state,
             loaded=host.state == "ready",
             progress=round(host.progress, 3),
-            capabilities=capabilities,
+            capabilities=self._capabilities,
         )
         if info is not None:
             entry.max_model_len = entry.context_length = info.max_model_len
             entry.meta = ModelMeta(n_ctx=info.max_model_len, n_params=info.n_params, size=info.weights_bytes)
         return entry
+
+    def _note_capabilities(self, engine: AsyncEngine) -> None:
+        """What the model can do; it stays known after an unload."""
+        abilities = {"completion": True, "chat": engine.template is not None, "insert": engine.tokenizer.fim is not None}
+        self._capabilities = [name for name, has in abilities.items() if has]
 
     def _require_model(self, name: str | None) -> None:
         if name and name.lower() != self._host.name.lower():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from engine.text.vocabulary import FimTokens
+from tests.app.http.conftest import Tokenizer
 from tests.app.http.test_chat import events
 
 
@@ -98,9 +101,11 @@ async def test_suffix_is_refused_where_the_model_has_no_tokens_for_it(client: An
     assert error["param"] == "suffix" and "middle" in error["message"]
 
 
-async def test_suffix_becomes_the_models_own_form_and_stops_at_its_end_tokens(serve: Any) -> None:
+async def test_suffix_becomes_the_models_own_form_and_stops_at_its_end_tokens(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "fim", FimTokens(prefix=1, suffix=2, middle=3, pad=4))
     client = await serve()
-    client.server.engine.tokenizer.fim = FimTokens(prefix=1, suffix=2, middle=3, pad=4)
     body = {"prompt": "<a>", "suffix": "b", "max_tokens": 1}
     answer = (await client.post("/v1/completions", json=body)).json()
     by_hand = [1, *b"<a>", 2, *b"b", 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.errors import ModelLoadError
 from tests.app.http.conftest import Server
 from tests.app.http.test_chat import events
 
@@ -150,6 +152,37 @@ def test_headers_and_first_bytes_come_at_once(live: Callable[..., Server], path:
     assert time.monotonic() - began < 0.8
     assert b"text/event-stream" in received
     sock.close()
+
+
+@pytest.mark.parametrize("path, body", [("/v1/chat/completions", LONG), ("/v1/completions", {"prompt": "x"})])
+def test_a_stream_that_wakes_the_model_opens_at_once(
+    live: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("app.host._WATCH_S", 0.02)
+    monkeypatch.setattr("app.sse.SILENCE_S", 0.1)
+    server = live(idle_timeout_s=0.1)
+    load = server.host._load
+    fails = False
+
+    async def load_slowly(progress: Any) -> Any:
+        await asyncio.sleep(0.6)
+        if fails:
+            raise ModelLoadError("The disk is away.")
+        return await load(progress)
+
+    server.host._load = load_slowly
+    wait_for(lambda: server.host.state == "unloaded")
+    sock = send(server, {**body, "stream": True, "max_tokens": 2}, path)
+    began = time.monotonic()
+    read_until(sock, b": keep-alive\n\n")
+    assert time.monotonic() - began < 0.4 and server.host.state == "loading"
+    received = read_until(sock, b"[DONE]")
+    assert received.count(b": keep-alive") >= 2 and b'"finish_reason":"length"' in received
+    sock.close()
+    fails = True
+    wait_for(lambda: server.host.state == "unloaded")
+    failed = httpx.post(f"{server.url}{path}", json={**body, "stream": True}, timeout=10)
+    assert failed.status_code == 200 and '"code":"model_failed"' in failed.text and "disk is away" in failed.text
 
 
 def test_silence_is_broken_by_comments(live: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -102,6 +103,10 @@ async def test_messages_that_no_template_could_take_are_a_400(client: Any, messa
         ("json_schema", {"type": "object"}),
         ("structural_tag", {"x": 1}),
         ("use_beam_search", True),
+        ("allowed_token_ids", [1, 2]),
+        ("bad_words", ["no"]),
+        ("logits_processors", ["x.y"]),
+        ("truncate_prompt_tokens", 5),
     ],
 )
 async def test_a_demand_that_nothing_enforces_is_refused_by_name(client: Any, field: str, value: Any) -> None:
@@ -110,8 +115,30 @@ async def test_a_demand_that_nothing_enforces_is_refused_by_name(client: Any, fi
 
 
 async def test_a_responses_shaped_format_is_refused_too(client: Any) -> None:
-    fields = {"messages": None, "input": "Hi", "text": {"format": {"type": "json_schema", "schema": {}}}}
-    assert (await refused(client, fields))["param"] == "response_format"
+    text = {"format": {"type": "json_schema", "schema": {}}}
+    for fields in ({"messages": None, "input": "Hi", "text": text}, {"text": text}):
+        assert (await refused(client, fields))["param"] == "response_format"
+
+
+async def test_template_variables_may_have_any_name(client: Any) -> None:
+    kwargs = {"self": 1, "tools": 2, "messages": 3, "class": 4}
+    body = {"messages": MESSAGES, "max_tokens": 1, "chat_template_kwargs": kwargs}
+    assert (await client.post(CHAT, json=body)).status_code == 200
+
+
+async def test_a_missing_file_names_no_folder_of_this_machine(client: Any) -> None:
+    error = (await client.get("/static/nothing.js")).json()["error"]
+    assert error["message"] == "There is no such file."
+
+
+async def test_the_log_says_which_stream_ended_with_which_error(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client = await serve()
+    client.server.runner.fail_next = True
+    response = await client.post(CHAT, json={"messages": MESSAGES, "stream": True})
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "app.sse"]
+    assert response.headers["x-request-id"] in line and CHAT in line
+    message = json.loads(response.text.split("\n\n")[-2].removeprefix("data: "))["error"]["message"]
+    assert message.split(".")[0] in line
 
 
 @pytest.mark.parametrize("stream", [False, True])

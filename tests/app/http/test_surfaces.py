@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from engine.errors import ModelLoadError
 
@@ -29,6 +30,22 @@ async def test_get_and_head_answer_200(client: Any, method: str, path: str) -> N
     assert (response.content == b"") == (method == "HEAD")
 
 
+async def test_head_of_a_stream_ends(serve: Any) -> None:
+    client = await serve()
+    async with asyncio.timeout(5):
+        response = await client.head("/api/stats/stream")
+    assert response.status_code == 200 and response.content == b""
+    assert response.headers["content-type"].startswith("text/event-stream")
+
+
+async def test_ids_that_only_the_tokenizer_has_are_refused(serve: Any) -> None:
+    client = await serve()
+    engine = client.server.engine
+    engine.info = structs.replace(engine.info, n_vocab=100)
+    assert (await client.post("/detokenize", json={"tokens": [99]})).status_code == 200
+    assert (await client.post("/detokenize", json={"tokens": [100]})).status_code == 400
+
+
 async def test_a_model_entry_has_the_window_in_force_under_every_name(client: Any) -> None:
     entry = (await client.get("/v1/models/fake")).json()
     assert entry["object"] == "model" and isinstance(entry["created"], int) and entry["owned_by"]
@@ -42,7 +59,7 @@ async def test_tokens_and_text_are_inverse(client: Any) -> None:
     assert len(answer["token_strs"]) == 3
     assert (await client.post("/detokenize", json={"tokens": answer["tokens"]})).json() == {"prompt": "Hé"}
     assert (await client.post("/tokenize", json={"content": "x"})).json()["count"] == 1
-    for body in ({"tokens": [9999]}, {"tokens": [-1]}, {"tokens": "x"}, {}):
+    for body in ({"tokens": [9999]}, {"tokens": [257]}, {"tokens": [-1]}, {"tokens": "x"}, {}):
         assert (await client.post("/detokenize", json=body)).status_code == 400
     assert (await client.post("/tokenize", json={})).status_code == 400
 
@@ -90,7 +107,8 @@ async def test_an_idle_model_is_unloaded_and_loaded_again_by_the_next_request(se
         if host.state == "unloaded":
             break
         await asyncio.sleep(0.02)
-    assert (await client.get("/v1/models")).json()["data"][0]["state"] == "unloaded"
+    entry = (await client.get("/v1/models")).json()["data"][0]
+    assert entry["state"] == "unloaded" and entry["capabilities"] == ["completion", "chat"]
     assert (await client.get("/health/ready")).status_code == 200
     assert (await client.get("/metrics")).status_code == 200 and host.state == "unloaded"
     assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
