@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased, selectinload
 
 from app.chat.errors import Busy, NotFound, Unusable
-from app.chat.events import Changes
+from app.chat.events import Changes, Cursor
 from app.db.database import Database
 from app.db.models import Conversation, Generation, Message, Role, State, now
 from app.generation.hub import Chat, GenerationHub
@@ -20,6 +20,8 @@ from app.host import ModelHost
 from engine.types import SamplingParams
 
 TITLE_LENGTH = 60
+_LAST_ID = 2**63 - 1
+"""SQLite has no greater one, and its driver raises OverflowError for what is."""
 CONTINUABLE = frozenset({State.INTERRUPTED, State.STOPPED, State.FAILED})
 
 
@@ -30,12 +32,12 @@ def sampling() -> SamplingParams:
 
 @dataclass(slots=True, frozen=True)
 class Opened:
-    """What a page shows, and the change after which it was read."""
+    """What a page shows, and the last change before it was read."""
 
     conversations: Sequence[Conversation]
     conversation: Conversation | None
     branch: list[Message]
-    cursor: str
+    cursor: Cursor
 
 
 class ChatService:
@@ -76,24 +78,24 @@ class ChatService:
                 raise NotFound("This answer is gone.")
             return generation
 
-    async def start(self, text: str, tab: str) -> Conversation:
+    async def start(self, text: str) -> Conversation:
         """A new conversation with its first question; the answer begins."""
         text = _question(text)
         async with self._lock, self._database.session() as session:
             conversation = Conversation(title=_title(text), leaf_id=None)
             session.add(conversation)
             await session.flush()
-            await self._exchange(session, conversation, text, tab)
+            await self._exchange(session, conversation, text)
         return conversation
 
-    async def send(self, conversation_id: int, text: str, tab: str) -> tuple[Message, Message]:
+    async def send(self, conversation_id: int, text: str) -> tuple[Message, Message]:
         """The person's message and the empty one of the assistant, both saved; the answer begins."""
         text = _question(text)
         async with self._lock, self._database.session() as session:
             conversation = await _conversation(session, conversation_id)
-            return await self._exchange(session, conversation, text, tab)
+            return await self._exchange(session, conversation, text)
 
-    async def _exchange(self, session: AsyncSession, conversation: Conversation, text: str, tab: str) -> tuple[Message, Message]:
+    async def _exchange(self, session: AsyncSession, conversation: Conversation, text: str) -> tuple[Message, Message]:
         self._require_quiet(conversation.id)
         history = await _branch(session, conversation.leaf_id)
         question = Message(
@@ -112,15 +114,17 @@ class ChatService:
         # The hub's task reads nothing of this session, but its saves must find the rows: commit before it starts.
         await session.commit()
         self._begin(Live(generation.id, answer.id, conversation.id), _chat([*history, question]))
-        self._changes.exchanged(conversation.id, question.id, answer.id, tab)
+        self._changes.exchanged(conversation.id, question.id, answer.id)
         return question, answer
 
-    async def go_on(self, message_id: int, tab: str) -> Message:
+    async def go_on(self, message_id: int) -> Message:
         """Continue an answer that was stopped, interrupted or failed: its text so far becomes the start of the new one."""
         async with self._lock, self._database.session() as session:
             message = await _message(session, message_id)
             last = message.generation
-            if last is None or last.state not in CONTINUABLE:
+            conversation = await _conversation(session, message.conversation_id)
+            # Later turns answered to what an earlier one said.
+            if last is None or last.state not in CONTINUABLE or message.id != conversation.leaf_id:
                 raise Unusable("This answer cannot be continued.", "Ask a new question instead.")
             self._require_quiet(message.conversation_id)
             generation = Generation(model=self._host.name)
@@ -129,8 +133,10 @@ class ChatService:
             await session.commit()
             if not message.text:
                 chat.pop()
-            self._begin(Live(generation.id, message.id, message.conversation_id, message.text), chat)
-            self._changes.continued(message.conversation_id, message.id, tab)
+            # A long text takes a while to render; other requests go on meanwhile.
+            live = await asyncio.to_thread(Live, generation.id, message.id, message.conversation_id, message.text)
+            self._begin(live, chat)
+            self._changes.continued(message.conversation_id, message.id)
         return message
 
     async def rename(self, conversation_id: int, title: str) -> Conversation:
@@ -146,12 +152,17 @@ class ChatService:
 
     async def delete(self, conversation_id: int) -> None:
         """The conversation and all its messages; what is being written in it is stopped first."""
-        async with self._lock, self._database.session() as session:
-            conversation = await _conversation(session, conversation_id)
+        while True:
+            # Outside the lock: an engine may take seconds over the step that it is in, and every page is read under the lock.
             await self._hub.stop_and_wait(conversation_id)
-            await session.delete(conversation)
-            await session.commit()
-            self._changes.deleted(conversation_id)
+            async with self._lock, self._database.session() as session:
+                conversation = await _conversation(session, conversation_id)
+                if self._hub.running_in(conversation_id):
+                    continue  # another tab asked again meanwhile
+                await session.delete(conversation)
+                await session.commit()
+                self._changes.deleted(conversation_id)
+                return
 
     def _begin(self, live: Live, chat: Chat) -> None:
         self._hub.start(live, chat, sampling())
@@ -162,7 +173,7 @@ class ChatService:
 
 
 async def _conversation(session: AsyncSession, conversation_id: int) -> Conversation:
-    conversation = await session.get(Conversation, conversation_id)
+    conversation = await session.get(Conversation, conversation_id) if conversation_id <= _LAST_ID else None
     if conversation is None:
         raise NotFound("This chat does not exist.", "It may have been deleted in another tab.")
     return conversation
@@ -170,7 +181,7 @@ async def _conversation(session: AsyncSession, conversation_id: int) -> Conversa
 
 async def _message(session: AsyncSession, message_id: int) -> Message:
     query = select(Message).where(Message.id == message_id).options(selectinload(Message.generations))
-    message = (await session.scalars(query)).one_or_none()
+    message = (await session.scalars(query)).one_or_none() if message_id <= _LAST_ID else None
     if message is None:
         raise NotFound("This message does not exist.", "Its chat may have been deleted in another tab.")
     return message

@@ -1,4 +1,7 @@
-"""The two streams of a tab: the answer being written, and what changes around it.
+"""The one stream of a tab: what changes around a conversation, and the answer being written in it.
+
+Browsers allow six connections to a server, for all their tabs together. So a tab has one stream, and none while it is
+hidden; everything that comes up on the page after it was loaded comes through it, in order.
 
 Each message is HTML for htmx to put in place, with an id to go on from after a lost connection. HTML can hold line
 breaks, never an event: every line becomes a data line of its own.
@@ -6,55 +9,37 @@ breaks, never an event: every line becomes a data line of its own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import replace
+from typing import Any
 
 from litestar.response.sse import ServerSentEventMessage
 
 from app.chat.errors import NotFound
-from app.chat.events import Change, Changes
+from app.chat.events import Change, Changes, Cursor
 from app.chat.service import ChatService
 from app.chat.views import Views
 from app.generation.hub import GenerationHub
 
-OPEN = b": open\n\n"
-"""Sent at once, so that the browser knows the connection stands."""
+OPEN = b": open\nretry: 1000\n\n"
+"""Sent at once, so that the browser knows the connection stands. A lost one is tried again after a second."""
 MODEL_POLL_S = 0.5
 
 
-def message(html: str, number: int | str | None = None) -> bytes:
-    return ServerSentEventMessage(html, id=number, sep="\n").encode()
+def message(html: str, cursor: Cursor | None = None) -> bytes:
+    return ServerSentEventMessage(html, id=None if cursor is None else str(cursor), sep="\n").encode()
 
 
 def event(name: str) -> bytes:
-    """An event without content, which htmx hands to the page's scripts."""
+    """An event without content, for the page's scripts."""
     return ServerSentEventMessage("", event=name, sep="\n").encode()
 
 
-async def answer(
-    hub: GenerationHub, service: ChatService, views: Views, generation_id: int, after: int
+async def tab(
+    hub: GenerationHub, changes: Changes, service: ChatService, views: Views, current: int | None, cursor: Cursor
 ) -> AsyncGenerator[bytes, None]:
-    """From what the page shows (`after`) to the final article, and the event that closes the connection."""
-    yield OPEN
-    live = hub.get(generation_id)
-    while live is not None and not live.ended:
-        ops = live.since(after)
-        if ops is not None:
-            after = ops.seq
-            yield message(views.ops(live.message_id, ops, live.n_prompt), after)
-        else:
-            await live.beyond(after)
-    try:
-        generation = await service.generation(generation_id)
-        yield message(await views.article(await service.message(generation.message_id)))
-    except NotFound:
-        pass  # deleted while it was written: the other stream says so
-    yield event("end")
-
-
-async def changes(
-    changes: Changes, service: ChatService, views: Views, current: int | None, tab: str, cursor: str
-) -> AsyncGenerator[bytes, None]:
-    """The sidebar, the model's state and what other tabs did in this conversation, until the tab or the server goes."""
+    """All that a tab which shows `current` has to hear, until it or the server goes."""
     yield OPEN
     model = ""
     while not changes.closed:
@@ -62,29 +47,60 @@ async def changes(
         if fresh is None:
             yield event("stale")
             return
+        for change in fresh:
+            if change.kind == "deleted" and change.conversation_id == current:
+                yield event("gone")
+            html = await _here(change, service, views) if change.conversation_id == current else ""
+            # In one message with the last change: a connection that is lost between two would leave out one of them.
+            html += await views.sidebar(current) if change is fresh[-1] else ""
+            cursor = replace(cursor, change=change.seq)
+            yield message(html, cursor)
         if fresh:
-            cursor = changes.cursor_at(fresh[-1].seq)
-            for change in fresh:
-                if change.conversation_id == current and change.tab != tab:
-                    async for chunk in _here(change, service, views):
-                        yield chunk
-            yield message(await views.sidebar(current), cursor)
             continue
-        if (now := views.model()) != model:
+        # An answer's beginning is announced at the instant it begins, so the page has its article by now.
+        live = hub.running_in(current) if current is not None else None
+        if cursor.generation_id and (live is None or live.generation_id != cursor.generation_id):
+            ended, cursor = cursor.generation_id, replace(cursor, generation_id=0, seq=0)
+            yield message(await _final(ended, service, views), cursor)
+        elif live is not None and (ops := live.since(cursor.seq if cursor.generation_id else -1)):
+            cursor = replace(cursor, generation_id=live.generation_id, seq=ops.seq)
+            yield message(views.ops(live.message_id, ops, live.n_prompt), cursor)
+        elif (now := views.model()) != model:
             model = now
             yield message(now)
-        await changes.wait(MODEL_POLL_S)
+        elif live is not None:
+            await _first(changes.beyond(cursor.change, MODEL_POLL_S), live.beyond(cursor.seq))
+        else:
+            await changes.beyond(cursor.change, MODEL_POLL_S)
 
 
-async def _here(change: Change, service: ChatService, views: Views) -> AsyncGenerator[bytes, None]:
-    """What another tab did in the conversation that this one shows."""
-    if change.kind == "deleted":
-        yield event("gone")
+async def _here(change: Change, service: ChatService, views: Views) -> str:
+    """What happened in the conversation that the tab shows."""
     try:
         if change.kind == "exchanged":
             question, answer = [await service.message(message_id) for message_id in change.message_ids]
-            yield message(await views.pushed_exchange(question, answer))
-        elif change.kind == "continued":
-            yield message(await views.article(await service.message(change.message_ids[0])))
+            return await views.exchange(question, answer)
+        if change.kind == "continued":
+            return await views.article(await service.message(change.message_ids[0]))
     except NotFound:
-        pass  # deleted since; that change comes next
+        return ""  # deleted since; that change comes next
+    return ""
+
+
+async def _final(generation_id: int, service: ChatService, views: Views) -> str:
+    """The article of an answer that has ended."""
+    try:
+        generation = await service.generation(generation_id)
+        return await views.article(await service.message(generation.message_id))
+    except NotFound:
+        return ""  # deleted while it was written; that change comes next
+
+
+async def _first(*waits: Coroutine[Any, Any, None]) -> None:
+    """Return when one of them has."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

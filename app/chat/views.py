@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
+from app.chat.events import Cursor
 from app.chat.service import ChatService, Opened
 from app.db.models import Conversation, Generation, Message, Role, State
 from app.generation.hub import GenerationHub
@@ -53,25 +54,20 @@ class Views:
         self._hub = hub
         self._host = host
 
-    async def page(self, opened: Opened, tab: str) -> str:
+    async def page(self, opened: Opened) -> str:
         messages = await self._messages(opened.branch)
-        return render("page.html", **self._chat(opened, messages, tab), **self._shared)
+        return render("page.html", **self._chat(opened, messages), **self._shared)
 
-    async def chat(self, opened: Opened, tab: str) -> str:
+    async def chat(self, opened: Opened) -> str:
         """The main part alone, for a page whose new chat has just begun."""
         messages = await self._messages(opened.branch)
-        return render("swap_chat.html", **self._chat(opened, messages, tab), **self._shared)
+        return render("swap_chat.html", **self._chat(opened, messages), **self._shared)
 
     async def exchange(self, question: Message, answer: Message) -> str:
-        """Both new bubbles, and the composer's button."""
-        messages = await self._messages([question, answer])
-        return render("swap_exchange.html", messages=messages, running=self._running_in(answer.conversation_id), **self._shared)
-
-    async def pushed_exchange(self, question: Message, answer: Message) -> str:
-        """The same for another tab, where no form asked for it."""
+        """Both new bubbles at the end of the messages, and the composer's button."""
         messages = await self._messages([question, answer])
         running = self._running_in(answer.conversation_id)
-        return render("swap_pushed_exchange.html", messages=messages, running=running, **self._shared)
+        return render("swap_exchange.html", messages=messages, running=running, **self._shared)
 
     async def article(self, message: Message) -> str:
         """A message in the place of what the page shows of it, and the composer's button."""
@@ -103,7 +99,7 @@ class Views:
     def _shared(self) -> dict[str, Any]:
         return {"host": self._host}
 
-    def _chat(self, opened: Opened, messages: list[MessageView], tab: str) -> dict[str, Any]:
+    def _chat(self, opened: Opened, messages: list[MessageView]) -> dict[str, Any]:
         conversation = opened.conversation
         return {
             "groups": self._groups(opened.conversations),
@@ -111,8 +107,7 @@ class Views:
             "current": conversation.id if conversation else None,
             "messages": messages,
             "running": self._running_in(conversation.id) if conversation else None,
-            "cursor": opened.cursor,
-            "tab": tab,
+            "cursor": _cursor(opened, messages),
             "suggestions": SUGGESTIONS,
         }
 
@@ -122,21 +117,21 @@ class Views:
 
     async def _messages(self, branch: Sequence[Message]) -> list[MessageView]:
         """Running answers are read last, in the same instant as the template, so that their number fits their text."""
-        texts = [message.text for message in branch if message.role is Role.ASSISTANT and not self._is_live(message)]
-        # A long chat takes a while to render the first time; other requests go on meanwhile.
-        await asyncio.to_thread(lambda: [markdown.render(text) for text in texts])
-        current = list(branch)
-        for i, message in enumerate(branch):
-            generation = message.generation
-            if generation and generation.state is State.RUNNING and not self._is_live(message):
-                current[i] = await self._service.message(message.id)  # it ended since it was read
-        return [self._message(message) for message in current]
+        current, html = list(branch), dict[int, Markup]()
+        while pending := [i for i, message in enumerate(current) if message.id not in html and not self._is_live(message)]:
+            for i in pending:
+                generation = current[i].generation
+                if generation and generation.state is State.RUNNING:
+                    current[i] = await self._service.message(current[i].id)  # it ended since it was read
+            # A long chat takes a while to render; other requests go on meanwhile.
+            html |= await asyncio.to_thread(_render, [current[i] for i in pending])
+        return [self._message(message, html.get(message.id, Markup(""))) for message in current]
 
     def _is_live(self, message: Message) -> bool:
         live = self._hub.get(message.generation.id) if message.generation else None
         return live is not None and not live.ended
 
-    def _message(self, message: Message) -> MessageView:
+    def _message(self, message: Message, html: Markup) -> MessageView:
         generation = message.generation
         if message.role is not Role.ASSISTANT or generation is None:
             return MessageView(message, None, None, Markup(""))
@@ -145,7 +140,7 @@ class Views:
             return MessageView(message, generation, State.RUNNING, Markup(""), live.snapshot(), live.n_prompt)
         # A row that is running, but not here, was left by a program that is gone.
         state = State.INTERRUPTED if generation.state is State.RUNNING else generation.state
-        return MessageView(message, generation, state, Markup(markdown.render(message.text)))
+        return MessageView(message, generation, state, html)
 
     def _groups(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[tuple[Conversation, bool]]]]:
         """[(heading, [(conversation, whether an answer is being written), ...]), ...] by age."""
@@ -156,6 +151,19 @@ class Views:
             age = today - conversation.updated_at.astimezone().date()
             groups.setdefault(_heading(age), []).append((conversation, conversation.id in busy))
         return list(groups.items())
+
+
+def _render(messages: list[Message]) -> dict[int, Markup]:
+    """{id: HTML}; what the person wrote is shown as it is."""
+    return {m.id: Markup(markdown.render(m.text) if m.role is Role.ASSISTANT else "") for m in messages}
+
+
+def _cursor(opened: Opened, messages: list[MessageView]) -> Cursor:
+    """Where the page's stream goes on: after what the page shows of the answer that is being written."""
+    for view in messages:
+        if view.ops is not None and view.generation is not None:
+            return replace(opened.cursor, generation_id=view.generation.id, seq=view.ops.seq)
+    return opened.cursor
 
 
 def _heading(age: timedelta) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import time
@@ -147,13 +148,55 @@ def test_a_conversation_from_the_first_question_to_its_deletion(context: Browser
     page.keyboard.press("Enter")
     expect(page.locator("#chat-title")).to_have_text("The keeper")
     expect(page).to_have_title("The keeper · Pagewell")
-    for left in (1, 0):
-        chats.first.hover()
-        chats.first.get_by_role("button", name="Delete").click()
+    for left, chat in ((1, "#c2"), (0, "#c1")):
+        page.locator(chat).hover()
+        page.locator(chat).get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         expect(chats).to_have_count(left)
     expect(page).to_have_url(f"{server.url}/")
     server.wait_idle()
+
+
+def test_eight_tabs_leave_connections_for_what_a_person_does(context: BrowserContext, server: LiveServer) -> None:
+    """Browsers allow six to a server. A tab that nobody looks at holds none, and is up to date when it is shown."""
+    first = context.new_page()
+    first.goto(server.url)
+    ask(first, LONG)
+    expect(first).to_have_url(re.compile("/chats/"))
+    tabs = [first]
+    for _ in range(7):
+        leave(tabs[-1])
+        tabs.append(context.new_page())
+        tabs[-1].goto(first.url)
+        grow(tabs[-1], "", 1)
+        assert tabs[-2].evaluate(FETCH_S) < 5
+    tabs[-1].keyboard.press("Escape")
+    expect(answer(tabs[-1]).locator(".note")).to_contain_text("Stopped.")
+    assert first.locator("article.assistant .note").count() == 0
+    leave(tabs[-1])
+    come_back(first)
+    expect(answer(first).locator(".note")).to_contain_text("Stopped.")
+    assert first.locator("article").count() == 2
+    server.wait_idle()
+
+
+FETCH_S = """async () => {
+    const began = performance.now();
+    await fetch("/health", { cache: "no-store", signal: AbortSignal.timeout(10000) });
+    return (performance.now() - began) / 1000;
+}"""
+
+
+def leave(page: Page) -> None:
+    """As if another tab were shown: an automated browser takes every tab for the shown one."""
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))"
+    )
+
+
+def come_back(page: Page) -> None:
+    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))")
 
 
 def browser_html(page: Page, html: str) -> str:

@@ -30,12 +30,12 @@ function watch() {
 
 document.addEventListener("DOMContentLoaded", watch);
 document.addEventListener("htmx:after:swap", (event) => {
-  const { sourceElement } = event.detail.ctx;
-  if (sourceElement?.id === "chat") watch();
-  if (sourceElement?.id === "composer") {
-    follows = true;
-    toEnd();
-  }
+  if (event.detail.ctx.sourceElement?.id === "chat") watch();
+});
+document.addEventListener("htmx:after:request", (event) => {
+  if (event.detail.ctx.sourceElement.id !== "composer" || !document.getElementById("messages")) return;
+  follows = true;
+  toEnd();
 });
 
 async function copy(text, button) {

@@ -1,4 +1,4 @@
-// What the person must know: failures, a question before deleting, a page that has become old.
+// What the person must know: failures, a question before deleting.
 
 function notice(text) {
   const line = Object.assign(document.createElement("p"), { textContent: text });
@@ -16,14 +16,6 @@ document.addEventListener("htmx:error", (event) => {
   if (event.detail.ctx?.request.method !== "GET") notice("The server cannot be reached. Is Pagewell still running?");
 });
 
-// A stream was lost: htmx tries again by itself, and goes on from the last event.
-document.addEventListener("htmx:sse:error", () => {
-  document.getElementById("offline").textContent = "The connection to Pagewell is lost. Trying again …";
-});
-document.addEventListener("htmx:sse:after:connection", () => {
-  document.getElementById("offline").textContent = "";
-});
-
 document.addEventListener("htmx:confirm", (event) => {
   const { ctx, issueRequest, dropRequest } = event.detail;
   const dialog = document.getElementById("confirm");
@@ -33,7 +25,3 @@ document.addEventListener("htmx:confirm", (event) => {
   dialog.addEventListener("close", () => (dialog.returnValue ? issueRequest() : dropRequest()), { once: true });
   dialog.showModal();
 });
-
-// Events of the tab's own stream: it missed too much (the server was restarted), or its chat was deleted elsewhere.
-document.addEventListener("stale", () => location.reload());
-document.addEventListener("gone", () => location.assign("/"));

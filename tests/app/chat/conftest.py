@@ -51,9 +51,9 @@ class Site:
     async def post(self, path: str, **data: str) -> Response:
         return await self.client.post(path, data=data, headers=HTMX)
 
-    async def start(self, text: str = "hello", tab: str = "one") -> int:
+    async def start(self, text: str = "hello") -> int:
         """A new chat; its id."""
-        response = await self.post("/ui/chats", text=text, tab=tab)
+        response = await self.post("/ui/chats", text=text)
         assert response.status_code == 200, response.text
         return int(response.headers["hx-push-url"].removeprefix("/chats/"))
 

@@ -43,22 +43,25 @@ def partials(html: str) -> list[tuple[str, str, str]]:
 
 @dataclass
 class Answer:
-    """What a tab shows of one answer. `article` is the HTML it was loaded with."""
+    """What a tab shows of one answer. `page` is the HTML it was loaded with."""
 
-    article: str
+    page: str
     closed: str = field(init=False)
     tail: str = field(init=False)
     final: str = ""
-    ended: bool = False
+    names: list[str] = field(default_factory=list)
+    """Of the events without content."""
+    pushed: list[str] = field(default_factory=list)
+    """HTML that came up at the end of the messages."""
 
     def __post_init__(self) -> None:
-        (self.closed,) = re.findall(r'-closed">(.*?)</div>\n    <div class="part tail"', self.article, re.DOTALL)
-        (self.tail,) = re.findall(r'aria-live="off">(.*?)</div>\n  </div>\n', self.article, re.DOTALL)
-        self.seq = int(re.findall(r"/stream\?after=(\d+)", self.article)[0])
+        (self.closed,) = re.findall(r'-closed">(.*?)</div>\n    <div class="part tail"', self.page, re.DOTALL)
+        (self.tail,) = re.findall(r'aria-live="off">(.*?)</div>\n  </div>\n', self.page, re.DOTALL)
+        (self.cursor,) = re.findall(r'data-after="([0-9a-f.]+)"', self.page)
 
     def apply(self, event: Event) -> None:
         if event.name:
-            self.ended = event.name == "end"
+            self.names.append(event.name)
             return
         for target, swap, content in partials(event.data):
             if target.endswith("-closed"):
@@ -71,5 +74,7 @@ class Answer:
                 self.tail = self.tail.replace("</code>", escape(unescape(content)) + "</code>")
             elif re.fullmatch(r"#m\d+", target):
                 self.final = content
+            elif target == "#messages":
+                self.pushed.append(content)
         if event.id:
-            self.seq = int(event.id)
+            self.cursor = event.id

@@ -54,12 +54,12 @@ def test_scripts_evaluate_nothing(path) -> None:
 
 
 async def test_a_question_starts_a_chat_with_both_bubbles(site: Site) -> None:
-    response = await site.post("/ui/chats", text="What is <b>7</b> × 6?\nPlease.", tab="one")
+    response = await site.post("/ui/chats", text="What is <b>7</b> × 6?\nPlease.")
     assert response.headers["hx-push-url"] == "/chats/1"
     html = response.text
     assert "<title>What is &lt;b&gt;7&lt;/b&gt; × 6? Please. · Pagewell</title>" in html
     assert '<div class="text" hx-ignore>What is &lt;b&gt;7&lt;/b&gt; × 6?\nPlease.</div>' in html
-    assert 'hx-sse:connect="/ui/generations/1/stream?after=0" hx-sse:close="end"' in article(html)
+    assert re.search(r'id="stream" data-url="/ui/events\?chat=1&amp;" data-after="[0-9a-f]{8}\.1\.1\.0"', html)
     assert 'hx-post="/ui/generations/1/stop"' in html and 'hx-post="/ui/chats/1/messages"' in html
     assert (await site.engine.answer()).prompt == "<user>What is <b>7</b> × 6?\nPlease.<assistant>"
 
@@ -69,15 +69,15 @@ async def test_an_answer_is_kept_with_its_measurements(site: Site) -> None:
     (await site.engine.answer()).begin(n_cached=4).say("**Hi.**").end()
     await site.quiet(conversation_id)
     last = article(await site.page(f"/chats/{conversation_id}"))
-    assert "<strong>Hi.</strong>" in last and 'data-state="done"' in last and "hx-sse" not in last
+    assert "<strong>Hi.</strong>" in last and 'data-state="done"' in last and "aria-busy" not in last
     assert "<b>3.0</b> tokens/s" in last and "<b>0.25 s</b> to first token" in last
     assert "<b>4</b> of 22 cached" in last
 
 
 async def test_the_next_question_carries_the_conversation(site: Site) -> None:
     conversation_id = await site.answered("first", "one")
-    response = await site.post(f"/ui/chats/{conversation_id}/messages", text="second", tab="one")
-    assert response.text.count("<article") == 2
+    response = await site.post(f"/ui/chats/{conversation_id}/messages", text="second")
+    assert (response.status_code, response.text) == (204, ""), "the stream shows it, in every tab"
     assert (await site.engine.answer(1)).prompt == "<user>first<assistant>one<user>second<assistant>"
 
 
@@ -97,8 +97,8 @@ async def test_a_stopped_answer_offers_to_go_on_and_does(site: Site) -> None:
     last = article(await site.page("/chats/1"))
     assert "Stopped." in last and f'hx-post="/ui/messages/{live.message_id}/continue"' in last
 
-    response = await site.post(f"/ui/messages/{live.message_id}/continue", tab="one")
-    assert '<div class="part tail" id="m2-tail" aria-live="off"><p>Once</p>\n</div>' in response.text
+    assert (await site.post(f"/ui/messages/{live.message_id}/continue")).status_code == 204
+    assert '<div class="part tail" id="m2-tail" aria-live="off"><p>Once</p>\n</div>' in await site.page("/chats/1")
     second = await site.engine.answer(1)
     assert second.prompt == "<user>hello<assistant>Once "
     second.begin().say("more.").end()
@@ -112,7 +112,7 @@ async def test_an_answer_that_failed_says_why_and_tries_again(site: Site) -> Non
     await site.quiet(conversation_id)
     last = article(await site.page("/chats/1"))
     assert 'role="alert"' in last and "no block is free" in last and "Try again" in last
-    await site.post("/ui/messages/2/continue", tab="one")
+    await site.post("/ui/messages/2/continue")
     assert (await site.engine.answer(1)).prompt == "<user>hello<assistant>"
 
 
@@ -165,11 +165,43 @@ async def test_a_refusal_is_a_sentence(site: Site, path: str, data: dict[str, st
     assert len(site.plugin.hub.busy_conversations()) == 1
 
 
+async def test_only_the_last_answer_of_a_chat_is_continued(site: Site) -> None:
+    await site.start()
+    (await site.engine.answer()).begin().fail("no block is free")
+    await site.quiet(1)
+    await site.post("/ui/chats/1/messages", text="second")
+    (await site.engine.answer(1)).begin().say("An answer to what was said.").end()
+    await site.quiet(1)
+    refused = await site.post("/ui/messages/2/continue")
+    assert refused.status_code == 422 and "cannot be continued" in refused.text
+
+
+@pytest.mark.parametrize("number", ["9" * 20, "9" * 5000])
+async def test_a_number_that_is_too_large_for_any_chat_is_not_found(site: Site, number: str) -> None:
+    for path in (f"/chats/{number}", f"/ui/chats/{number}/item", f"/ui/messages/{number}/text"):
+        assert (await site.client.get(path)).status_code == 404, path
+    assert (await site.post(f"/ui/messages/{number}/continue")).status_code == 404
+
+
+async def test_a_chat_that_is_deleted_holds_up_no_page_while_its_answer_stops(site: Site, monkeypatch) -> None:
+    await site.start()
+    answer = (await site.engine.answer()).begin()
+    monkeypatch.setattr(answer.stream, "abort", lambda: None)  # the engine is in the middle of a long step
+    deleting = asyncio.create_task(site.client.delete("/ui/chats/1"))
+    await until(lambda: site.plugin.hub._stopped)
+    async with asyncio.timeout(3):
+        assert "hello" in await site.page("/chats/1")
+    assert not deleting.done()
+    answer.end()
+    assert (await deleting).status_code == 200
+    await site.page("/chats/1", status=404)
+
+
 async def test_two_questions_at_once_are_one_answer(site: Site) -> None:
     conversation_id = await site.answered()
     path = f"/ui/chats/{conversation_id}/messages"
-    responses = await asyncio.gather(*(site.post(path, text="x", tab="t") for _ in range(4)))
-    assert sorted(response.status_code for response in responses) == [200, 409, 409, 409]
+    responses = await asyncio.gather(*(site.post(path, text="x") for _ in range(4)))
+    assert sorted(response.status_code for response in responses) == [204, 409, 409, 409]
 
 
 async def test_what_the_model_or_the_person_writes_is_never_markup(site: Site) -> None:
