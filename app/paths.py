@@ -18,8 +18,11 @@ def _folder(kind: str, default: Path) -> Path:
 
 
 def data_dir() -> Path:
-    """Chats and everything else that must not be lost."""
-    return _folder("data", _DIRS.user_data_path)
+    """Chats and everything else that must not be lost. Other users of the machine may not look into it."""
+    folder = _folder("data", _DIRS.user_data_path)
+    if os.name == "posix":
+        folder.chmod(0o700)
+    return folder
 
 
 def cache_dir() -> Path:

@@ -46,14 +46,14 @@ def run(settings: Settings, sock: socket.socket) -> None:
 
     from app import log, paths
     from app.asgi import create_app
-    from app.db.migrate import upgrade
+    from app.db.database import Database
     from app.host import ModelHost
     from app.lifespan import SERVER_STOPPING
     from engine.weights.loader import open_checkpoint
 
     # What is wrong with these ends the command; the server would outlive it.
     open_checkpoint(model.path)
-    upgrade(paths.database_path())
+    Database(paths.database_path()).try_out()
     log.configure(settings.serving.log_level)
     name = settings.serving.served_model_name or model.name
     serving = msgspec.structs.replace(settings.serving, served_model_name=name, port=sock.getsockname()[1])

@@ -9,6 +9,7 @@ from advanced_alchemy.config import AsyncSessionConfig, EngineConfig, SQLAlchemy
 from sqlalchemy import URL, event
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.db.lock import FileLock
 from app.db.migrate import upgrade
 
 _PRAGMAS = (
@@ -30,10 +31,26 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._config: SQLAlchemyAsyncConfig | None = None
+        self._lock = FileLock(path.with_name(f"{path.name}.lock"))
+
+    def claim(self) -> None:
+        """Take the file for this server alone, and back up and upgrade an older one. Raises DatabaseInUse, DatabaseError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock.take()
+        try:
+            upgrade(self.path)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def try_out(self) -> None:
+        """Claim the file and let it go: what is wrong shows before a server starts."""
+        self.claim()
+        self._lock.release()
 
     async def open(self) -> None:
-        """Back up and upgrade an older file, then open it. Raises DatabaseError."""
-        await asyncio.to_thread(upgrade, self.path)
+        """Claim the file, then open it."""
+        await asyncio.to_thread(self.claim)
         config = SQLAlchemyAsyncConfig(
             connection_string=url(self.path, "aiosqlite").render_as_string(hide_password=False),
             engine_config=EngineConfig(pool_size=4, max_overflow=4),
@@ -57,3 +74,4 @@ class Database:
         if self._config is not None:
             await self._config.get_engine().dispose()
             self._config = None
+        self._lock.release()

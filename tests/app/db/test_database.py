@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import URL, Engine, create_engine, func, select, text
 
 from app.db.database import Database
+from app.db.lock import DatabaseInUse
 from app.db.migrate import KEPT_BACKUPS, DatabaseError, alembic_config, upgrade
 from app.db.models import Base, Conversation, Generation, Message, Role, State
 
@@ -140,6 +144,24 @@ def test_a_file_that_is_no_database_is_a_clear_error(path: Path) -> None:
     path.write_bytes(b"not a database, certainly not one" * 100)
     with pytest.raises(DatabaseError, match="cannot be opened"):
         upgrade(path)
+
+
+async def test_a_second_server_on_the_same_file_is_refused_in_words(path: Path, database: Database) -> None:
+    code = f"from app.db.database import Database; from pathlib import Path; Database(Path({str(path)!r})).try_out()"
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert second.returncode == 1 and f"Another Pagewell (process {os.getpid()})" in second.stderr
+    with pytest.raises(DatabaseInUse) as refusal:
+        Database(path).try_out()
+    assert "PAGEWELL_HOME" in refusal.value.hint
+    await database.close()
+    Database(path).try_out()
+
+
+def test_a_lock_goes_with_its_holder(path: Path) -> None:
+    code = f"import os, pathlib, app.db.database as d; d.Database(pathlib.Path({str(path)!r})).claim(); os._exit(1)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
+    assert path.exists()
+    Database(path).try_out()
 
 
 async def test_the_file_is_in_wal_mode_with_foreign_keys(database: Database) -> None:
