@@ -39,10 +39,11 @@ class TemplateError(InvalidRequest):
 class PromptTooLong(PagewellError):
     """The prompt leaves no room for even one new token in the window of `max_model_len` tokens."""
 
-    def __init__(self, n_tokens: int, max_model_len: int) -> None:
+    def __init__(self, n_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
+        """`at_least`: the prompt was too long to be counted, and has `n_tokens` or more."""
         super().__init__(
             f"This model's maximum context length is {max_model_len} tokens. However, your messages resulted in "
-            f"{n_tokens} tokens. Please reduce the length of the messages."
+            f"{'at least ' if at_least else ''}{n_tokens} tokens. Please reduce the length of the messages."
         )
         self.n_tokens = n_tokens
         self.max_model_len = max_model_len

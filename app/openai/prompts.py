@@ -6,7 +6,7 @@ import anyio
 
 from app.openai.schemas import ChatRequest, CompletionRequest, TokenizeRequest
 from engine.async_engine import AsyncEngine
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, PromptTooLong
 from engine.text.template import is_prefill
 from engine.text.tokenizer import Tokenizer
 
@@ -16,7 +16,7 @@ _OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "conti
 
 
 async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeRequest) -> list[int]:
-    """Token ids of the messages through the model's chat template. Raises InvalidRequest, TemplateError."""
+    """Token ids of the messages through the model's chat template. Raises InvalidRequest, TemplateError, PromptTooLong."""
     messages = request.messages
     if not messages:
         raise InvalidRequest("messages", "`messages` must hold at least one message.")
@@ -37,6 +37,8 @@ async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeReques
             continue_final=continues,
             **variables,
         )
+        if isinstance(request, ChatRequest):
+            _refuse_endless(engine, text)
         return engine.tokenizer.encode(text, add_special=False)
 
     return await anyio.to_thread.run_sync(render)
@@ -48,6 +50,9 @@ async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) ->
     add_special = request.add_special_tokens is not False
 
     def build() -> list[list[int]]:
+        for text in (*prompts, request.suffix):
+            if isinstance(text, str):
+                _refuse_endless(engine, text)
         if request.suffix:
             return [_fill_in(engine.tokenizer, prompt, request.suffix) for prompt in prompts]
         return [p if isinstance(p, list) else _encode(engine.tokenizer, p, add_special) for p in prompts]
@@ -58,6 +63,13 @@ async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) ->
 async def raw_prompt(engine: AsyncEngine, text: str, *, add_special: bool) -> list[int]:
     """Token ids of a raw text, in which special tokens may be written out."""
     return await anyio.to_thread.run_sync(_encode, engine.tokenizer, text, add_special)
+
+
+def _refuse_endless(engine: AsyncEngine, text: str) -> None:
+    """PromptTooLong for a text that cannot fit the window however it is cut, before minutes go into counting it."""
+    window, n_tokens = engine.info.max_model_len, engine.tokenizer.at_least(text)
+    if n_tokens >= window:
+        raise PromptTooLong(n_tokens, window, at_least=True)
 
 
 def _encode(tokenizer: Tokenizer, text: str, add_special: bool) -> list[int]:

@@ -13,6 +13,7 @@ import tokenizers
 from engine.text.detokenizer import Detokenizer
 from engine.text.folder_vocab import vocabulary_from_folder
 from engine.text.gguf_vocab import vocabulary_from_gguf
+from engine.text.lengths import Lengths
 from engine.text.pieces import Pieces
 from engine.text.vocabulary import FimTokens, Vocabulary
 
@@ -28,6 +29,7 @@ class Tokenizer:
         self._core: tokenizers.Tokenizer = vocabulary.core
         # The core keeps "are special tokens parsed?" as a setting of its own, and changing it during an encode fails.
         self._lock = threading.Lock()
+        self._lengths = Lengths(vocabulary.core)
         self.vocab_size = vocabulary.n_tokens
         """Token ids are below this. The model's embedding may have more rows, which mean nothing."""
         self.bos_id = vocabulary.bos_id
@@ -52,6 +54,10 @@ class Tokenizer:
     def from_folder(cls, path: Path) -> Tokenizer:
         """From tokenizer.json and its companions in a folder of Hugging Face layout. Raises ModelLoadError naming the file."""
         return cls(vocabulary_from_folder(path))
+
+    def at_least(self, text: str) -> int:
+        """The fewest tokens that `text` can become, told from its length; 0 where nothing can be said."""
+        return self._lengths.at_least(text)
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.

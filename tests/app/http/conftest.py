@@ -38,7 +38,16 @@ class Tokenizer(ByteTokenizer):
     fim = None
 
     def __init__(self) -> None:
+        self.encoded: list[int] = []
+        """Lengths of the texts that were tokenised."""
         self.pieces = self.pieces_with_special = Pieces(self.token_bytes)
+
+    def encode(self, text: str, **options: bool) -> list[int]:
+        self.encoded.append(len(text))
+        return super().encode(text, **options)
+
+    def at_least(self, text: str) -> int:
+        return len(text) // 16
 
 
 def info(runner: FakeRunner) -> ModelInfo:

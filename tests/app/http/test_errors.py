@@ -155,6 +155,22 @@ async def test_a_prompt_above_the_window_has_the_message_that_clients_parse(clie
     )
 
 
+async def test_a_prompt_that_can_never_fit_is_refused_without_being_tokenised(client: Any) -> None:
+    text = "x" * 16 * 300
+    encoded = client.server.engine.tokenizer.encoded
+    encoded.clear()
+    for path, fields in (
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+        ("/v1/completions", {"prompt": ["a", text]}),
+        ("/v1/completions", {"prompt": "a", "suffix": text}),
+    ):
+        error = await refused(client, fields, path)
+        assert error["code"] == "context_length_exceeded"
+        assert "maximum context length is 256 tokens. However, your messages resulted in at least 30" in error["message"]
+    assert encoded == []
+    assert (await client.post("/tokenize", json={"prompt": text})).json()["count"] == len(text)
+
+
 async def test_a_prompt_above_num_ctx_is_refused_with_that_number(client: Any) -> None:
     fields = {"messages": [{"role": "user", "content": "x" * 100}], "num_ctx": 50}
     assert "maximum context length is 50 tokens" in (await refused(client, fields))["message"]
