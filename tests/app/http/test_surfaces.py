@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -118,10 +119,19 @@ async def test_an_idle_model_is_unloaded_and_loaded_again_by_the_next_request(se
 async def test_a_dead_engine_is_a_503_and_a_new_one_is_loaded(serve: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("app.host._WATCH_S", 0.02)
     client = await serve()
-    dead = client.server.engine
+    host, dead, go = client.server.host, client.server.engine, threading.Event()
+    load = host._load
+
+    async def load_later(progress: Any) -> Any:
+        while not go.is_set():
+            await asyncio.sleep(0.01)
+        return await load(progress)
+
+    host._load = load_later
     client.blocking_portal.call(dead.close)
     response = await client.post("/v1/chat/completions", json=CHAT)
     assert response.status_code == 503 and response.json()["error"]["code"] in ("engine_dead", "model_loading")
+    go.set()
     for _ in range(200):
         if client.server.host.current not in (None, dead):
             break
