@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from engine.errors import InvalidRequest, PromptTooLong
+from engine.text.tokenizer import Tokenizer
 from engine.types import SamplingParams
 
 MAX_CHOICES = 128
@@ -55,6 +56,13 @@ def check_prompt(prompt_token_ids: list[int], n_vocab: int, max_model_len: int) 
     _token("prompt", high, n_vocab)
     if len(prompt_token_ids) >= max_model_len:
         raise PromptTooLong(len(prompt_token_ids), max_model_len)
+
+
+def check_length(text: str, tokenizer: Tokenizer, max_model_len: int) -> None:
+    """Raise PromptTooLong for a text that cannot fit however it is cut, before minutes go into tokenising it."""
+    n_tokens = tokenizer.at_least(text)
+    if n_tokens >= max_model_len:
+        raise PromptTooLong(n_tokens, max_model_len, at_least=True)
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

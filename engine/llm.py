@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from engine.admission import check_params, check_prompt
+from engine.admission import check_length, check_params, check_prompt
 from engine.config import EngineConfig
 from engine.errors import TemplateError
 from engine.loading import load_core
@@ -59,6 +59,9 @@ class LLM:
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
             prompts = [prompts]
         each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(prompts)
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                check_length(prompt, self.tokenizer, self.info.max_model_len)
         tokens = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
         requests = [Request(str(i), ids, p, cache_salt=cache_salt) for i, (ids, p) in enumerate(zip(tokens, each, strict=True))]
         for request in requests:
@@ -70,6 +73,7 @@ class LLM:
         self,
         conversations: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        /,
         **template: Any,
     ) -> list[RequestOutput]:
         """Answer each conversation, rendered by the model's chat template, which `template` arguments reach.

@@ -130,7 +130,7 @@ class LocalAnswerer:
         if engine.template is None:
             await engine.close()
             raise PagewellError(
-                f"{model.name} has no chat template: it continues text, but does not chat.", "Choose an instruct model."
+                f"The chat template of {model.name} cannot be read, so it cannot hold a conversation.", "Choose another model."
             )
         return cls(engine, model.name)
 
@@ -140,7 +140,7 @@ class LocalAnswerer:
         self.tally = None
         prompt = self._engine.tokenizer.encode(self._engine.template.render(messages), add_special=False)
         asked = {key: getattr(sampling, key) for key in Sampling.__slots__ if getattr(sampling, key) is not None}
-        stream = self._engine.submit(prompt, SamplingParams(**asked))
+        stream = self._engine.submit(prompt, SamplingParams(**asked, stop=self._engine.template.stop))
         try:
             async for event in stream:
                 if isinstance(event, Delta) and event.text:

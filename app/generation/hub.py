@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from app.db.models import State
@@ -18,6 +19,7 @@ from app.errors import ModelLoading
 from app.generation.live import Live, Phase
 from app.generation.log import GenerationLog, Outcome
 from app.host import ModelHost
+from engine.admission import check_length
 from engine.async_engine import AsyncEngine, RequestStream
 from engine.errors import PagewellError, PromptTooLong
 from engine.types import Delta, Finished, FinishReason, SamplingParams, Started
@@ -128,6 +130,7 @@ class GenerationHub:
         prompt = await asyncio.to_thread(_prompt, engine, chat)
         if live.generation_id in self._stopped:
             return Outcome(State.STOPPED)
+        params = replace(params, stop=(*params.stop, *engine.template.stop))
         stream = self._streams[live.generation_id] = engine.submit(prompt, params, request_id=f"chat-{live.generation_id}")
         reason: str | None = None
         async for event in stream:
@@ -190,11 +193,12 @@ def _prompt(engine: AsyncEngine, chat: Chat) -> list[int]:
     """Token ids of a chat; runs on a worker thread, because templates and long texts would hold up the event loop."""
     if engine.template is None:
         raise PagewellError(
-            f"{engine.info.name} is a base model: it has no chat template, so it cannot hold a conversation.",
-            "Serve an instruct model, or use /v1/completions.",
+            f"The chat template of {engine.info.name} cannot be read, so it cannot hold a conversation.",
+            "Serve another checkpoint of it, or use /v1/completions.",
         )
     continues = chat[-1]["role"] == "assistant"
     text = engine.template.render(chat, add_generation_prompt=not continues, continue_final=continues)
+    check_length(text, engine.tokenizer, engine.info.max_model_len)
     return engine.tokenizer.encode(text, add_special=False)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 
 from app.openai.schemas import ChatRequest, CompletionRequest, TokenizeRequest
+from engine.admission import check_length
 from engine.async_engine import AsyncEngine
-from engine.errors import InvalidRequest, PromptTooLong
+from engine.errors import InvalidRequest
 from engine.text.template import is_prefill
 from engine.text.tokenizer import Tokenizer
 
@@ -22,7 +23,7 @@ async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeReques
         raise InvalidRequest("messages", "`messages` must hold at least one message.")
     template = engine.template
     if template is None:
-        raise InvalidRequest("messages", "This model has no chat template.", "Use /v1/completions.")
+        raise InvalidRequest("messages", "This model's chat template cannot be read.", "Use /v1/completions.")
     # With tool_choice "none" the model must not call, and one that knows no tools cannot.
     forbidden = isinstance(request, ChatRequest) and request.tool_choice == "none"
     # An assistant's message at the end is the beginning of the answer, not a finished turn.
@@ -38,7 +39,7 @@ async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeReques
             **variables,
         )
         if isinstance(request, ChatRequest):
-            _refuse_endless(engine, text)
+            check_length(text, engine.tokenizer, engine.info.max_model_len)
         return engine.tokenizer.encode(text, add_special=False)
 
     return await anyio.to_thread.run_sync(render)
@@ -52,7 +53,7 @@ async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) ->
     def build() -> list[list[int]]:
         for text in (*prompts, request.suffix):
             if isinstance(text, str):
-                _refuse_endless(engine, text)
+                check_length(text, engine.tokenizer, engine.info.max_model_len)
         if request.suffix:
             return [_fill_in(engine.tokenizer, prompt, request.suffix) for prompt in prompts]
         return [p if isinstance(p, list) else _encode(engine.tokenizer, p, add_special) for p in prompts]
@@ -63,13 +64,6 @@ async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) ->
 async def raw_prompt(engine: AsyncEngine, text: str, *, add_special: bool) -> list[int]:
     """Token ids of a raw text, in which special tokens may be written out."""
     return await anyio.to_thread.run_sync(_encode, engine.tokenizer, text, add_special)
-
-
-def _refuse_endless(engine: AsyncEngine, text: str) -> None:
-    """PromptTooLong for a text that cannot fit the window however it is cut, before minutes go into counting it."""
-    window, n_tokens = engine.info.max_model_len, engine.tokenizer.at_least(text)
-    if n_tokens >= window:
-        raise PromptTooLong(n_tokens, window, at_least=True)
 
 
 def _encode(tokenizer: Tokenizer, text: str, add_special: bool) -> list[int]:

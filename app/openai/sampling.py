@@ -6,8 +6,6 @@ from app.openai.schemas import ChatRequest, CompletionRequest, Sampling
 from engine.errors import InvalidRequest
 from engine.types import SamplingParams
 
-_GREEDY_BELOW = 1e-5
-"""Dividing logits by less than this overflows; the draw is the likeliest token long before."""
 _SMALLEST_TOP_P = 1e-6
 """top_p 0, which some clients send, keeps the likeliest token only."""
 
@@ -44,11 +42,10 @@ def _shared(request: Sampling) -> SamplingParams:
         value = getattr(request, name)
         return getattr(default, name) if value is None else value
 
-    temperature = given("temperature")
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return SamplingParams(
         min_tokens=given("min_tokens"),
-        temperature=0.0 if temperature < _GREEDY_BELOW else temperature,
+        temperature=given("temperature"),
         top_p=max(given("top_p"), _SMALLEST_TOP_P),
         top_k=max(given("top_k"), 0),
         min_p=given("min_p"),

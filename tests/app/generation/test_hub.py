@@ -152,6 +152,19 @@ async def test_a_crash_leaves_the_text_of_a_second_ago_and_the_next_start_says_i
     assert next_life.get(live.generation_id) is None
 
 
+async def test_the_stop_strings_of_a_template_end_an_answer(bench: Bench) -> None:
+    await bench.start()
+    answer = await bench.engine.answer()
+    assert answer.params.stop == ("<user>",)
+    answer.begin().end()
+
+
+async def test_a_text_that_can_never_fit_is_refused_before_it_is_tokenised(bench: Bench) -> None:
+    live = await bench.start(chat=[{"role": "user", "content": "x" * 500_000}])
+    await until(lambda: live.ended)
+    assert not bench.engine.answers
+
+
 async def test_an_answer_that_goes_on_gives_its_text_to_the_template(bench: Bench) -> None:
     live = await bench.start("Once ", [*CHAT, {"role": "assistant", "content": "Once "}])
     assert live.snapshot().tail == "<p>Once</p>\n"
@@ -166,7 +179,7 @@ async def test_an_answer_that_goes_on_gives_its_text_to_the_template(bench: Benc
     ("engine", "state", "words"),
     [
         (ScriptedEngine(refusal=PromptTooLong(5000, 4096)), "ready", "maximum context length is 4096"),
-        (ScriptedEngine(has_template=False), "ready", "base model"),
+        (ScriptedEngine(has_template=False), "ready", "template of scripted cannot be read"),
         (ScriptedEngine(), "failed", "could not be loaded"),
     ],
 )
