@@ -83,7 +83,8 @@ class Scheduler:
             self._admit(draft, before=prefills[0].request.priority)
         shared = len(prefills) > 1 or bool(self.waiting)
         for seq in prefills:
-            self._plan(draft, seq, self._share(draft, seq, shared=shared))
+            if seq.status is Status.RUNNING:
+                self._plan(draft, seq, self._share(draft, seq, shared=shared))
         if not draft.preempted:
             self._admit(draft)
         for seq in prefills:  # what nobody else could use
@@ -97,7 +98,7 @@ class Scheduler:
         if not self._chunked:
             return seq.n_wanted if seq.n_wanted <= draft.budget or not draft.n_prefills else 0
         is_long = seq.n_wanted > LONG_STEPS * self._token_budget
-        return min(seq.n_wanted, draft.budget // 2 if shared and is_long else draft.budget)
+        return min(seq.n_wanted, -(-draft.budget // 2) if shared and is_long else draft.budget)
 
     def _plan(self, draft: _Draft, seq: Sequence, n: int) -> None:
         """Put n tokens of a running sequence into the plan, if blocks can be had for them."""

@@ -73,6 +73,16 @@ def test_a_long_prompt_leaves_half_of_the_budget_to_others_and_takes_what_they_l
     assert step(s) == [(1, 20, 1), (0, 44, 15)]
 
 
+def test_the_last_token_of_the_budget_is_not_halved_to_nothing() -> None:
+    s = scheduler(n_blocks=200, max_num_batched_tokens=16, max_num_seqs=16)
+    for uid in range(15):
+        s.add(sequence(uid, 1))
+    step(s)
+    s.add(sequence(20, 400))
+    s.add(sequence(21, 400))
+    assert step(s)[-1] == (20, 0, 1)
+
+
 def test_a_higher_priority_goes_before_prefills_under_way() -> None:
     s = scheduler(n_blocks=200)
     s.add(sequence(0, 100, priority=5))
