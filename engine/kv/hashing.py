@@ -23,6 +23,11 @@ def root_key(extras: dict[str, str | int]) -> bytes:
     return digest.digest()
 
 
-def block_key(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Key of a full block: digest of the parent's key and this block's token ids as int32."""
-    return hashlib.sha256(parent + array("i", token_ids).tobytes()).digest()
+def block_keys(parent: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
+    """Keys of the full blocks of these tokens: each the digest of its parent's key and its token ids as int32."""
+    raw = array("i", token_ids).tobytes()
+    step, keys = block_size * 4, []
+    for start in range(0, len(raw) - step + 1, step):
+        parent = hashlib.sha256(parent + raw[start : start + step]).digest()
+        keys.append(parent)
+    return keys

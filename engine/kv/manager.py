@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.kv.blocks import Block, BlockPool
-from engine.kv.hashing import block_key, root_key
+from engine.kv.hashing import block_keys, root_key
 from engine.types import Sequence
 
 
@@ -28,9 +28,7 @@ class KVManager:
         size, tokens, keys = self.block_size, seq.token_ids, seq.block_keys
         if len(tokens) // size > len(keys):
             parent = keys[-1] if keys else root_key({**self._extras, "salt": seq.request.cache_salt})
-            for start in range(len(keys) * size, len(tokens) - size + 1, size):
-                parent = block_key(parent, tokens[start : start + size])
-                keys.append(parent)
+            keys += block_keys(parent, tokens[len(keys) * size :], size)
         return keys
 
     def _matchable(self, seq: Sequence) -> int:
@@ -88,6 +86,10 @@ class KVManager:
         """
         size = self.block_size
         first, end = seq.n_computed // size, -(-(seq.n_computed + n_tokens) // size)
+        if end == first + 1 == len(seq.block_ids):  # most decodes: one more token in the last block
+            block = self.pool.blocks[seq.block_ids[first]]
+            if block.refs == 1 and block.key is None:
+                return []
         shared = [
             i
             for i in range(first, min(end, len(seq.block_ids)))
@@ -162,10 +164,10 @@ class KVManager:
             assert seq.n_computed <= len(seq.token_ids)
             assert seq.n_published * self.block_size <= seq.n_computed
             assert len(seq.block_ids) * self.block_size >= seq.n_computed
-            parent = root_key({**self._extras, "salt": seq.request.cache_salt})
-            for i in range(seq.n_published):
-                parent = block_key(parent, seq.token_ids[i * self.block_size : (i + 1) * self.block_size])
-                assert self.pool.blocks[seq.block_ids[i]].key == parent, "a published block's key does not follow from its tokens"
+            root = root_key({**self._extras, "salt": seq.request.cache_salt})
+            expected = block_keys(root, seq.token_ids[: seq.n_published * self.block_size], self.block_size)
+            published = [self.pool.blocks[block_id].key for block_id in seq.block_ids[: seq.n_published]]
+            assert published == expected, "a published block's key does not follow from its tokens"
             for key in seq.block_keys[seq.n_published : seq.n_pending_end]:
                 pending[key] = pending.get(key, 0) + 1
         assert pending == self._pending, "keys announced as being computed and running sequences disagree"

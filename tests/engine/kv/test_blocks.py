@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.kv.blocks import BlockPool
-from engine.kv.hashing import block_key, root_key
+from engine.kv.hashing import block_keys, root_key
 
 
 def ids(blocks) -> list[int]:
@@ -94,6 +94,9 @@ def test_extras_cannot_collide_by_concatenation_or_type() -> None:
 
 def test_a_key_depends_on_the_parent_and_on_token_borders() -> None:
     root = root_key({})
-    assert block_key(root, [1, 2]) != block_key(block_key(root, [1]), [2])
-    assert block_key(root, [1, 2]) != block_key(root_key({"salt": "x"}), [1, 2])
-    assert block_key(root, [258]) != block_key(root, [2, 1])
+    first, second = block_keys(root, [1, 2, 3, 4], 2)
+    assert block_keys(root, [1, 2, 3], 2) == [first], "a block that is not full has no key"
+    assert block_keys(first, [3, 4], 2) == [second] != block_keys(root, [3, 4], 2)
+    assert block_keys(root, [1, 2], 1)[1] != first
+    assert block_keys(root_key({"salt": "x"}), [1, 2], 2) != [first]
+    assert block_keys(root, [258], 1) != block_keys(root, [2, 1], 2)
