@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,9 +18,13 @@ from app.db.models import Conversation, Generation, Message, Role, State, now
 from app.generation.hub import Chat, GenerationHub
 from app.generation.live import Live
 from app.host import ModelHost
-from engine.types import SamplingParams
+from engine.types import FinishReason, SamplingParams
 
+MAX_TOKENS = 2048
+"""Most tokens of one answer: a model that never ends by itself must not write in a closed tab for ever."""
 TITLE_LENGTH = 60
+_MARKS = re.compile(r"^[ \t]*(?:(?:`{3,}|~{3,})[\w+#.-]*|#{1,6} |> ?|[-*+] )|\*\*|`+", re.MULTILINE)
+"""Of Markdown; underscores and single stars are left, as they belong to code and sums too."""
 _LAST_ID = 2**63 - 1
 """SQLite has no greater one, and its driver raises OverflowError for what is."""
 CONTINUABLE = frozenset({State.INTERRUPTED, State.STOPPED, State.FAILED})
@@ -27,7 +32,24 @@ CONTINUABLE = frozenset({State.INTERRUPTED, State.STOPPED, State.FAILED})
 
 def sampling() -> SamplingParams:
     """Chat answers are drawn a little more soberly than the API's default, as chat programs do."""
-    return SamplingParams(temperature=0.7, top_p=0.95)
+    return SamplingParams(temperature=0.7, top_p=0.95, max_tokens=MAX_TOKENS)
+
+
+def reached_limit(generation: Generation) -> bool:
+    """Whether an answer ended at MAX_TOKENS, not at the end of the model's window."""
+    return generation.finish_reason == FinishReason.LENGTH and (generation.n_output or 0) >= MAX_TOKENS
+
+
+def can_go_on(generation: Generation) -> bool:
+    """Whether to continue, or to try again, may succeed."""
+    if generation.state is State.FAILED:
+        return not _was_too_long(generation)
+    return generation.state in CONTINUABLE or reached_limit(generation)
+
+
+def _was_too_long(generation: Generation | None) -> bool:
+    """Whether the chat did not fit the window, so that nothing was computed."""
+    return generation is not None and generation.state is State.FAILED and generation.finish_reason == FinishReason.LENGTH
 
 
 @dataclass(slots=True, frozen=True)
@@ -118,13 +140,13 @@ class ChatService:
         return question, answer
 
     async def go_on(self, message_id: int) -> Message:
-        """Continue an answer that was stopped, interrupted or failed: its text so far becomes the start of the new one."""
+        """Continue an answer that was cut off (see can_go_on): its text so far becomes the start of the new one."""
         async with self._lock, self._database.session() as session:
             message = await _message(session, message_id)
             last = message.generation
             conversation = await _conversation(session, message.conversation_id)
             # Later turns answered to what an earlier one said.
-            if last is None or last.state not in CONTINUABLE or message.id != conversation.leaf_id:
+            if last is None or not can_go_on(last) or message.id != conversation.leaf_id:
                 raise Unusable("This answer cannot be continued.", "Ask a new question instead.")
             self._require_quiet(message.conversation_id)
             generation = Generation(model=self._host.name)
@@ -199,9 +221,13 @@ async def _branch(session: AsyncSession, leaf_id: int | None) -> list[Message]:
 
 
 def _chat(branch: list[Message]) -> Chat:
-    """As the chat template takes it. Answers that stayed empty (failed before their first word) are left out, except the last."""
+    """As the chat template takes it. Answers that stayed empty (failed before their first word) are left out, except the last.
+
+    So are questions that did not fit the window: a shorter one may follow.
+    """
     last = branch[-1]
-    return [{"role": m.role.value, "content": m.text} for m in branch if m.text or m is last]
+    refused = {m.parent_id for m in branch if not m.text and _was_too_long(m.generation)}
+    return [{"role": m.role.value, "content": m.text} for m in branch if (m.text and m.id not in refused) or m is last]
 
 
 def _question(text: str) -> str:
@@ -212,7 +238,7 @@ def _question(text: str) -> str:
 
 
 def _title(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(_MARKS.sub("", text).split()) or " ".join(text.split())
     if len(line) <= TITLE_LENGTH:
         return line
     return line[:TITLE_LENGTH].rsplit(" ", 1)[0].rstrip(",.;:") + "…"

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.chat.events import Cursor
-from app.chat.service import ChatService, Opened
+from app.chat.service import MAX_TOKENS, ChatService, Opened, can_go_on, reached_limit
 from app.db.models import Conversation, Generation, Message, Role, State
 from app.generation.hub import GenerationHub
 from app.generation.live import PageOps
@@ -44,6 +44,14 @@ class MessageView:
     @property
     def is_user(self) -> bool:
         return self.message.role is Role.USER
+
+    @property
+    def can_try_again(self) -> bool:
+        return self.generation is not None and can_go_on(self.generation)
+
+    @property
+    def reached_limit(self) -> bool:
+        return self.generation is not None and reached_limit(self.generation)
 
 
 class Views:
@@ -97,7 +105,7 @@ class Views:
 
     @property
     def _shared(self) -> dict[str, Any]:
-        return {"host": self._host}
+        return {"host": self._host, "max_tokens": MAX_TOKENS}
 
     def _chat(self, opened: Opened, messages: list[MessageView]) -> dict[str, Any]:
         conversation = opened.conversation

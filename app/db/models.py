@@ -96,7 +96,7 @@ class Generation(Base):
     state: Mapped[State] = mapped_column(_enum(State), default=State.RUNNING, index=True)
     model: Mapped[str] = mapped_column(default="")
     finish_reason: Mapped[str | None]
-    """stop or length, once done."""
+    """stop or length, once done; also length when it failed because the prompt did not fit the window."""
     error: Mapped[str | None]
     hint: Mapped[str | None]
     n_prompt: Mapped[int | None]

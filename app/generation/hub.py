@@ -100,8 +100,12 @@ class GenerationHub:
             outcome = await self._write(live, chat, params)
         except asyncio.CancelledError:
             outcome = Outcome(State.INTERRUPTED)
+        except PromptTooLong as error:
+            # Asking the same again can never succeed: its finish_reason tells it from other failures.
+            hint = "Shorten your message, or start a new chat."
+            outcome = Outcome(State.FAILED, FinishReason.LENGTH, error=error.message, hint=hint)
         except PagewellError as error:
-            outcome = Outcome(State.FAILED, error=error.message, hint=_remedy(error))
+            outcome = Outcome(State.FAILED, error=error.message, hint=error.hint)
         except Exception as error:
             log.exception("Generation %s failed", live.generation_id)
             outcome = Outcome(State.FAILED, error=f"{type(error).__name__}: {error}", hint="The server's log says more.")
@@ -200,9 +204,3 @@ def _prompt(engine: AsyncEngine, chat: Chat) -> list[int]:
     text = engine.template.render(chat, add_generation_prompt=not continues, continue_final=continues)
     check_length(text, engine.tokenizer, engine.info.max_model_len)
     return engine.tokenizer.encode(text, add_special=False)
-
-
-def _remedy(error: PagewellError) -> str:
-    if isinstance(error, PromptTooLong):
-        return "Start a new chat, or serve the model with a larger --max-model-len."
-    return error.hint

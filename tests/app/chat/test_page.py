@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from app.chat.service import MAX_TOKENS, _title
+from engine.errors import PromptTooLong
 from engine.types import FinishReason
 from tests.app.chat.conftest import Site, article
 from tests.app.scripted import until
@@ -120,7 +122,48 @@ async def test_a_full_window_is_said(site: Site) -> None:
     conversation_id = await site.start()
     (await site.engine.answer()).begin().say("long").end(FinishReason.LENGTH)
     await site.quiet(conversation_id)
-    assert "window is full" in article(await site.page("/chats/1"))
+    last = article(await site.page("/chats/1"))
+    assert "window is full" in last and "/continue" not in last
+    assert (await site.post("/ui/messages/2/continue")).status_code == 422
+
+
+async def test_an_answer_that_never_ends_pauses_and_goes_on_when_asked(site: Site) -> None:
+    conversation_id = await site.start()
+    answer = (await site.engine.answer()).begin()
+    assert answer.params.max_tokens == MAX_TOKENS
+    answer.say("x" * MAX_TOKENS).end(FinishReason.LENGTH)
+    await site.quiet(conversation_id)
+    last = article(await site.page("/chats/1"))
+    assert "Paused after 2,048 tokens" in last and 'hx-post="/ui/messages/2/continue"' in last and "window" not in last
+    assert (await site.post("/ui/messages/2/continue")).status_code == 204
+    assert (await site.engine.answer(1)).prompt == "<user>hello<assistant>" + "x" * MAX_TOKENS
+
+
+async def test_a_question_that_is_too_long_is_not_tried_again_and_a_shorter_one_is_answered(site: Site) -> None:
+    site.engine._refusal = PromptTooLong(5000, 4096)
+    conversation_id = await site.start("far too long")
+    await site.quiet(conversation_id)
+    last = article(await site.page("/chats/1"))
+    assert "Shorten your message, or start a new chat." in last
+    assert "/continue" not in last and "max-model-len" not in last
+    assert (await site.post("/ui/messages/2/continue")).status_code == 422
+    site.engine._refusal = None
+    assert (await site.post("/ui/chats/1/messages", text="short")).status_code == 204
+    assert (await site.engine.answer()).prompt == "<user>short<assistant>"
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("```python\ndef f():\n    return 1\n```", "def f(): return 1"),
+        ("# Heading\n- a **bold** `word`", "Heading a bold word"),
+        ("> said\n~~~\ncode\n~~~", "said code"),
+        ("a * b, __init__ and C#", "a * b, __init__ and C#"),
+        ("```", "```"),
+    ],
+)
+def test_a_title_has_no_marks_of_markdown(text: str, title: str) -> None:
+    assert _title(text) == title
 
 
 async def test_chats_are_listed_renamed_and_deleted(site: Site) -> None:
