@@ -19,6 +19,8 @@ def top(config: Path | None, url: str | None, api_key: str | None, readonly: boo
     """Watch a running server: throughput, the block map of its KV cache, its requests."""
     if as_json and not once:
         raise click.UsageError("--json goes with --once.")
+    if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("The dashboard needs a terminal; without one, --once prints one picture of the server.")
     from tui.app import run
 
     url, api_key = server_of(config, url, api_key)

@@ -83,6 +83,7 @@ def test_options_reach_the_command_typed() -> None:
         (["bench", "serve", "--url", "http://127.0.0.1:9"], "No server with a model answers"),
         (["models", "rm", "unheard-of"], "There is no model 'unheard-of'."),
         (["top", "--json"], "--json goes with --once"),
+        (["top"], "The dashboard needs a terminal; without one, --once prints"),
     ],
 )
 def test_mistakes_exit_with_2_and_say_what_was_meant(tmp_path: Path, args: list[str], said: str) -> None:
@@ -109,7 +110,7 @@ def test_binding_an_address_that_is_not_ours() -> None:
 
 
 def test_the_welcome_names_the_next_three_things() -> None:
-    text = welcome(make({"port": 8123, "served_model_name": "m", "api_key": "secret"}))
+    text = welcome(make({"port": 8123, "served_model_name": "m", "api_key": "secret"}), 8192)
     assert "http://127.0.0.1:8123/\n" in text
     assert "curl -N http://127.0.0.1:8123/v1/chat/completions" in text and "$PAGEWELL_API_KEY" in text
     assert 'pagewell top --url http://127.0.0.1:8123 --api-key "$PAGEWELL_API_KEY"' in text
