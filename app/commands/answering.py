@@ -80,11 +80,13 @@ class ServerAnswerer:
         body = {"model": self.name, "messages": messages, "stream": True, "stream_options": {"include_usage": True}, **asked}
         began = time.monotonic()
         first: float | None = None
+        has_begun = False
         try:
             async with aconnect_sse(self._client, "POST", "/v1/chat/completions", json=body) as source:
                 if source.response.is_error:
                     await source.response.aread()
                     raise PagewellError(_error_text(source.response))
+                has_begun = True
                 async for event in source.aiter_sse():
                     if event.data == "[DONE]":
                         return
@@ -99,6 +101,11 @@ class ServerAnswerer:
                             first = first or time.monotonic()
                             yield choice.delta.content
         except httpx.HTTPError as error:
+            if has_begun and isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
+                raise PagewellError(
+                    f"The server at {self._url} went away in mid-answer.",
+                    "The conversation goes on without this question and its answer: ask again once the server is back.",
+                ) from error
             reason = printable(str(error)) or type(error).__name__
             raise PagewellError(
                 f"The connection to {self._url} failed: {reason}", "Ask again once the server answers."

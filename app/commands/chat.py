@@ -131,8 +131,10 @@ class Conversation:
                 self._set_system(rest.strip())
             elif command == "/retry":
                 self._retry()
-            elif command.startswith("/"):
+            elif command == "/help":
                 click.secho(HELP, dim=True)
+            elif command.startswith("/"):
+                click.secho(printable(f"{command} is unknown. {HELP}"), dim=True)
             elif text.strip():
                 self._try(text)
 

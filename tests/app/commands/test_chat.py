@@ -134,6 +134,14 @@ def test_a_backslash_goes_on_in_the_next_line(talk: Conversation, script: Script
     assert script.seen == [[{"role": "system", "content": "be brief"}, {"role": "user", "content": "first\nsecond"}]]
 
 
+def test_an_unknown_command_is_said_to_be_unknown(
+    talk: Conversation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(talk, monkeypatch, "/frobnicate now", "/help")
+    out = capsys.readouterr().out
+    assert out.count("is unknown") == 1 and "/frobnicate is unknown. /clear forgets" in out
+
+
 def test_figures_of_an_answer() -> None:
     assert str(Tally(100, 60, 11, 0.5, 1.5)) == "11 tokens, 10.0 tok/s, first after 0.50 s, prompt 100 (60 cached)"
     assert "tok/s" not in str(Tally(100, 60, 1, 0.5, 0.5))
