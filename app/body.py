@@ -21,8 +21,8 @@ from litestar.typing import FieldDefinition
 from engine.errors import InvalidRequest
 
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_ALARMING = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""Fields whose names make clients cut their history when a message holds them; `param` alone names these."""
+_ALARMING = "max_tokens"
+"""The field whose name makes clients cut their history when a message holds it; `param` alone names it."""
 
 
 class JsonBody(AbstractDTO[Any]):
@@ -91,6 +91,6 @@ def field_error(error: msgspec.ValidationError) -> InvalidRequest:
     if not param and "`" in message and message.startswith("Object missing required field"):
         param = message.split("`")[1]
         return InvalidRequest(param, f"`{param}` is missing.")
-    if param.split(".")[-1] in _ALARMING:
+    if param.split(".")[-1] == _ALARMING:
         return InvalidRequest(param, f"The most tokens to produce: {message}.")
     return InvalidRequest(param, f"`{param}`: {message}." if param else f"{message}.")

@@ -18,6 +18,7 @@ CONSTRAINTS = (
     "guided_regex",
     "guided_choice",
     "guided_grammar",
+    "format",
 )
 _UNENFORCED = "answers cannot be held to a format"
 _OTHERS = {
@@ -28,6 +29,8 @@ _OTHERS = {
     "use_beam_search": "",
 }
 _NOTHING = (None, "", {}, [], False)
+_SCHEMAS = ("json_schema", "guided_json", "format")
+"""An empty object here demands JSON of any shape."""
 
 
 def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
@@ -35,7 +38,9 @@ def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
     _refuse_constraints(request)
     if isinstance(request, ChatRequest):
         _refuse_forced_tools(request)
-    elif request.best_of is not None and request.best_of != (request.n or 1):
+        if isinstance(request.modalities, list) and any(kind != "text" for kind in request.modalities):
+            raise NotAvailable("modalities", "answers are text")
+    if request.best_of is not None and request.best_of != (request.n or 1):
         raise NotAvailable("best_of", "every answer drawn is returned")
     if request.stream and request.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs", "`prompt_logprobs` come only with the whole answer.", "Leave out `stream`.")
@@ -43,7 +48,8 @@ def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
 
 def _refuse_constraints(request: Sampling) -> None:
     for name, why in (*((name, _UNENFORCED) for name in CONSTRAINTS), *_OTHERS.items()):
-        if getattr(request, name) not in _NOTHING:
+        value = getattr(request, name)
+        if value not in _NOTHING or (name in _SCHEMAS and value == {}):
             raise NotAvailable(name, why)
     form = request.response_format
     if form is None:

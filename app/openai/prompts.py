@@ -7,7 +7,8 @@ import anyio
 from app.openai.schemas import ChatRequest, CompletionRequest, TokenizeRequest
 from engine.admission import check_length
 from engine.async_engine import AsyncEngine
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, TemplateError
+from engine.text.messages import all_text
 from engine.text.template import is_prefill
 from engine.text.tokenizer import Tokenizer
 
@@ -31,13 +32,18 @@ async def chat_prompt(engine: AsyncEngine, request: ChatRequest | TokenizeReques
     variables = {name: value for name, value in (request.chat_template_kwargs or {}).items() if name not in _OWN_VARIABLES}
 
     def render() -> list[int]:
-        text = template.render(
-            messages,
-            tools=None if forbidden else request.tools,
-            add_generation_prompt=request.add_generation_prompt is not False,
-            continue_final=continues,
-            **variables,
-        )
+        try:
+            text = template.render(
+                messages,
+                tools=None if forbidden else request.tools,
+                add_generation_prompt=request.add_generation_prompt is not False,
+                continue_final=continues,
+                **variables,
+            )
+        except TemplateError:
+            # Texts over the template's limits are the client's fault. Not checked before: a template may leave texts out.
+            check_length(all_text(messages), engine.tokenizer, engine.info.max_model_len)
+            raise
         if isinstance(request, ChatRequest):
             check_length(text, engine.tokenizer, engine.info.max_model_len)
         return engine.tokenizer.encode(text, add_special=False)

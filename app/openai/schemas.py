@@ -60,11 +60,14 @@ class Sampling(msgspec.Struct, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    format: Any = None
+    """Ollama's: "json", or a schema."""
     allowed_token_ids: Any = None
     bad_words: Any = None
     logits_processors: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
 
 
 class ChatRequest(Sampling, kw_only=True):
@@ -82,6 +85,8 @@ class ChatRequest(Sampling, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    modalities: Any = None
+    """Refused unless it asks for text only."""
 
     # A Responses-shaped body sent here (see conversion.py).
     input: str | list[dict[str, Any]] | None = None
@@ -99,7 +104,6 @@ class CompletionRequest(Sampling, kw_only=True):
     """0 is for `echo`: only the prompt comes back."""
     logprobs: TopCount | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
     add_special_tokens: bool | None = None
 
 

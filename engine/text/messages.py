@@ -17,6 +17,8 @@ _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "ref
 """Kinds of content parts that are text, and the field that holds it."""
 
 _SYSTEM_ROLES = ("system", "developer")
+_ROLES = (*_SYSTEM_ROLES, "user", "assistant", "tool", "function")
+_KNOWN_ROLES = f"Roles are {', '.join(_ROLES)}."
 
 
 def normalise(messages: Sequence[Mapping[str, Any]], abilities: Abilities) -> list[Message]:
@@ -37,13 +39,20 @@ def normalise(messages: Sequence[Mapping[str, Any]], abilities: Abilities) -> li
     return [_shape(message, abilities) for message in result]
 
 
+def all_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The contents of all messages in one string. Raises TemplateError as `normalise` does."""
+    return "\n".join(_canonical(message, f"messages[{index}]")["content"] for index, message in enumerate(messages))
+
+
 def _canonical(message: Mapping[str, Any], where: str) -> Message:
     """One message with string content, a known shape of tool calls, and without null fields."""
     if not isinstance(message, Mapping):
         raise TemplateError(f"{where} is {type(message).__name__}, not an object with role and content.", param=where)
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise TemplateError(f"{where} has no role.", "Roles are system, developer, user, assistant and tool.", f"{where}.role")
+        raise TemplateError(f"{where} has no role.", _KNOWN_ROLES, f"{where}.role")
+    if role not in _ROLES:
+        raise TemplateError(f"{where}.role is not known.", _KNOWN_ROLES, f"{where}.role")
     result = {key: value for key, value in message.items() if value is not None}
     result["role"] = "tool" if role == "function" else role
     result["content"] = _text(message.get("content"), f"{where}.content")

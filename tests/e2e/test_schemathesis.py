@@ -20,7 +20,9 @@ _DEEPER = {
     "/v1/completions": {"prompt": "Hi"},
 }
 """Requests of these paths are sent a second time with a body that gets as far as the engine."""
-_REFUSED = ("model", "logit_bias", "stop_token_ids", "best_of", "suffix", "tool_choice", "function_call", "use_beam_search")
+_REFUSED = (
+    "model", "logit_bias", "stop_token_ids", "best_of", "suffix", "tool_choice", "function_call", "use_beam_search", "modalities",
+)  # fmt: skip
 
 
 def _shortened(body: dict[str, Any]) -> dict[str, Any]:

@@ -194,6 +194,9 @@ async def test_unknown_fields_are_never_refused(client: Any) -> None:
         output_config={},
         thinking={"type": "adaptive"},
         response_format={"type": "text"},
+        format="",
+        modalities=["text"],
+        best_of=1,
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.text import limits
+
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hello"}]
 ALARMING = ("exceeds", "too long", "max_tokens", "context")
@@ -61,6 +63,12 @@ async def test_a_value_out_of_range_or_of_the_wrong_kind_names_its_field(client:
         assert error["type"] == "invalid_request_error"
 
 
+async def test_a_message_names_its_field_unless_clients_would_take_it_for_a_full_window(client: Any) -> None:
+    for field in ("max_completion_tokens", "max_output_tokens", "min_tokens", "n"):
+        assert (await refused(client, {field: -1}))["message"].startswith(f"`{field}`: ")
+    assert (await refused(client, {"max_tokens": 0}))["message"].startswith("The most tokens to produce: ")
+
+
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"])
 async def test_numbers_that_are_not_finite_name_their_field(client: Any, field: str, literal: str) -> None:
@@ -79,7 +87,17 @@ async def test_a_body_that_is_no_request_is_a_400(client: Any, body: bytes) -> N
 
 @pytest.mark.parametrize(
     "messages",
-    [None, [], "Hello", [5], [{}], [{"role": 5}], [{"role": "user", "content": 5}], [{"role": "user", "content": [5]}]],
+    [
+        None,
+        [],
+        "Hello",
+        [5],
+        [{}],
+        [{"role": 5}],
+        [{"role": "alien", "content": "x"}],
+        [{"role": "user", "content": 5}],
+        [{"role": "user", "content": [5]}],
+    ],
 )
 async def test_messages_that_no_template_could_take_are_a_400(client: Any, messages: Any) -> None:
     assert (await refused(client, {"messages": messages}))["param"].startswith("messages")
@@ -107,6 +125,13 @@ async def test_messages_that_no_template_could_take_are_a_400(client: Any, messa
         ("bad_words", ["no"]),
         ("logits_processors", ["x.y"]),
         ("truncate_prompt_tokens", 5),
+        ("guided_json", {}),
+        ("json_schema", {}),
+        ("format", "json"),
+        ("format", {}),
+        ("format", {"type": "object"}),
+        ("modalities", ["text", "audio"]),
+        ("best_of", 3),
     ],
 )
 async def test_a_demand_that_nothing_enforces_is_refused_by_name(client: Any, field: str, value: Any) -> None:
@@ -169,6 +194,19 @@ async def test_a_prompt_that_can_never_fit_is_refused_without_being_tokenised(cl
         assert "maximum context length is 256 tokens. However, your messages resulted in at least 30" in error["message"]
     assert encoded == []
     assert (await client.post("/tokenize", json={"prompt": text})).json()["count"] == len(text)
+
+
+async def test_a_prompt_over_the_templates_limits_is_too_long_for_the_window(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_VALUE", 1000)
+    text = "x " * 2500
+    for content in (text, [{"type": "text", "text": text}]):
+        error = await refused(client, {"messages": [*MESSAGES, {"role": "user", "content": content}]})
+        assert error["code"] == "context_length_exceeded" and error["param"] == "messages"
+        assert "your messages resulted in at least 312 tokens" in error["message"]
+    short = {"messages": [{"role": "user", "content": "x" * 1001}]}
+    assert "template" in (await refused(client, short))["message"], "a limit met by a text that could have fitted"
 
 
 async def test_a_prompt_above_num_ctx_is_refused_with_that_number(client: Any) -> None:

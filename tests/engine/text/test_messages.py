@@ -104,6 +104,12 @@ def test_content_of_any_shape_is_text(template, content, text):
         assert template.render([say("user", "x"), say(role, content)]) == f"[user] x\n[{role}] {text}\n"
 
 
+def test_every_role_of_clients_is_taken():
+    for role in ("system", "developer", "user", "assistant", "tool", "function"):
+        for content in ({}, {"content": None}, {"content": ""}, {"content": "x"}):
+            assert CHATML.render([{"role": role, **content}])
+
+
 def test_content_may_be_missing():
     assert lines(CHATML, {"role": "user"}) == ["[user] "]
     assert lines(CHATML, {"role": "assistant", "tool_calls": None, "name": None}) == ["[assistant] "]
@@ -116,6 +122,8 @@ def test_content_may_be_missing():
         (["hi"], "messages[0]", "str, not an object"),
         ([{"content": "x"}], "messages[0].role", "no role"),
         ([{"role": 3, "content": "x"}], "messages[0].role", "no role"),
+        ([say("user", "x"), say("alien", "x")], "messages[1].role", "not known"),
+        ([say("User", "x")], "messages[0].role", "not known"),
         ([say("user", 3)], "messages[0].content", "int"),
         ([say("user", [3])], "messages[0].content[0]", "int"),
         (
