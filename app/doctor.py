@@ -63,11 +63,18 @@ def examine(settings: Settings) -> Report:
         report.sections["versions"][package] = _version(package)
     report.sections["folders"] = {
         "chats": str(paths.database_path()),
-        "models": f"{paths.models_dir()} ({format_bytes(shutil.disk_usage(paths.models_dir()).free)} free)",
+        "models": f"{paths.models_dir()} ({format_bytes(_free_bytes(paths.models_dir()))} free)",
         "settings": str(settings.config_path or f"none ({paths.config_dir()})"),
     }
     report.advice += _advice(machine, settings)
     return report
+
+
+def _free_bytes(folder: Path) -> int:
+    """Room on the disk where a folder is, or would be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 async def try_model(report: Report, settings: Settings, model: LocalModel) -> None:

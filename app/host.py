@@ -196,7 +196,8 @@ class ModelHost:
         if self.info is not None:  # it ran before, so the reason may pass: a full memory, a disk that was away
             self._retry_at = time.monotonic() + min(_MAX_RETRY_S, _RETRY_S * 2**self._n_failures)
             self._n_failures += 1
-        log.error("The model %s could not be loaded: %s", self.name, error)
+        if self.info is not None or not self.on_failed:  # who listens for the first load tells the person
+            log.error("The model %s could not be loaded: %s", self.name, error)
         _tell(self.on_failed, error)
 
     def _note_progress(self, done: int, total: int) -> None:

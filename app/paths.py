@@ -7,22 +7,19 @@ from pathlib import Path
 
 from platformdirs import PlatformDirs
 
+from engine.errors import PagewellError
+
+
+class FolderUnusable(PagewellError):
+    """A folder of Pagewell's cannot be made or written."""
+
+
 _DIRS = PlatformDirs("pagewell", appauthor=False)
 
 
 def _folder(kind: str, default: Path) -> Path:
     home = os.environ.get("PAGEWELL_HOME")
-    folder = Path(home).expanduser() / kind if home else default
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def data_dir() -> Path:
-    """Chats and everything else that must not be lost. Other users of the machine may not look into it."""
-    folder = _folder("data", _DIRS.user_data_path)
-    if os.name == "posix":
-        folder.chmod(0o700)
-    return folder
+    return Path(home).expanduser() / kind if home else default
 
 
 def cache_dir() -> Path:
@@ -36,12 +33,23 @@ def config_dir() -> Path:
 
 
 def database_path() -> Path:
-    """The SQLite file with conversations."""
-    return data_dir() / "pagewell.db"
+    """The SQLite file with conversations: what must not be lost."""
+    return _folder("data", _DIRS.user_data_path) / "pagewell.db"
 
 
 def models_dir() -> Path:
     """Downloaded models, one folder for each."""
-    folder = cache_dir() / "models"
-    folder.mkdir(exist_ok=True)
-    return folder
+    return cache_dir() / "models"
+
+
+def create(folder: Path, *, private: bool = False) -> None:
+    """Make the folder and those above it; nobody else may look into a private one. Raises FolderUnusable."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if private and os.name == "posix":
+            folder.chmod(0o700)
+    except OSError as error:
+        raise FolderUnusable(
+            f"The folder {folder} cannot be used: {error.strerror or error}.",
+            "Make it writable, or set PAGEWELL_HOME to a folder that is.",
+        ) from error

@@ -129,7 +129,7 @@ class EngineCore:
 
     def run(self) -> None:
         """Step until stopped. An error outside a step's forward pass is a broken law: the engine dies and says so."""
-        reason = "The model was unloaded before the answer was complete."
+        reason = "The server stopped, or unloaded the model, before the answer was complete."
         try:
             while True:
                 with self._wake:

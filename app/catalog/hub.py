@@ -93,7 +93,7 @@ def pull(repo: str, quant: str | None) -> disk.LocalModel:
         info = HfApi().model_info(repo, files_metadata=True)
         choice = choose(repo, quant, {file.rfilename: file.size or 0 for file in info.siblings or ()})
         folder = folder_of(repo)
-        folder.mkdir(exist_ok=True)
+        paths.create(folder)
         missing = max(0, choice.n_bytes - _n_bytes_there(folder, choice))
         free = shutil.disk_usage(folder).free
         if missing > free:

@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -17,6 +17,9 @@ from app.commands.params import setting_options, settings_from
 from app.printable import printable
 from app.settings import Settings
 from engine.errors import ConfigError, PagewellError
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncEngine
 
 SHUTDOWN_S = 5
 """Connections that are open after this long are cut when the server stops; everything ends by itself before that."""
@@ -31,13 +34,17 @@ def serve(config: Path | None, model_name: str | None, **given: Any) -> None:
     Without MODEL: the configured one, else the bundled SmolLM2-135M-Instruct.
     """
     settings = settings_from(config, given, model_name)
+    from app.catalog import library
+
+    with contextlib.suppress(library.ModelNotDownloaded):
+        library.find(settings.serving.model)  # a misspelt model shows at once, before anything else that is wrong
     with bind(settings.serving.host, settings.serving.port) as sock:
         run(settings, sock)
 
 
 def run(settings: Settings, sock: socket.socket) -> None:
     """Serve on a bound socket until interrupted."""
-    from app.catalog import library  # before what is slow: a misspelt model shows at once
+    from app.catalog import library
 
     model = library.locate(settings.serving.model)
     click.echo("Starting ...", err=True)
@@ -66,7 +73,7 @@ def run(settings: Settings, sock: socket.socket) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                click.echo(printable(welcome(settings)), err=True)
+                click.echo(printable(f"Listening on {settings.url}, loading {name} ..."), err=True)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.emit(SERVER_STOPPING)
@@ -87,6 +94,16 @@ def run(settings: Settings, sock: socket.socket) -> None:
     def give_up(_: PagewellError) -> None:
         server.should_exit = host.info is None  # a model that ran before may come back; one that never did will not
 
+    greeted = False
+
+    def greet(engine: AsyncEngine) -> None:
+        nonlocal greeted
+        if greeted:
+            return  # loaded again after a time of silence
+        greeted = True
+        click.echo(printable(welcome(settings, engine.info.max_model_len)), err=True)
+
+    host.on_ready.append(greet)
     host.on_failed.append(give_up)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
         server.run(sockets=[sock])
@@ -94,8 +111,8 @@ def run(settings: Settings, sock: socket.socket) -> None:
         raise host.error
 
 
-def welcome(settings: Settings) -> str:
-    """What a person can do next, once the server answers."""
+def welcome(settings: Settings, window: int) -> str:
+    """What a person can do next, once the model is loaded."""
     key = ' -H "Authorization: Bearer $PAGEWELL_API_KEY"' if settings.serving.api_key else ""
     where = "" if settings.serving.port == 8000 and settings.serving.host == "127.0.0.1" else f" --url {settings.url}"
     if where and key:
@@ -103,7 +120,7 @@ def welcome(settings: Settings) -> str:
     body = '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'
     curl = f"curl -N {settings.url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
     return (
-        f"\nPagewell serves {settings.serving.served_model_name}. Three things to do next:\n\n"
+        f"\nPagewell serves {settings.serving.served_model_name}, window {window:,} tokens. Three things to do next:\n\n"
         f"  chat in the browser   {settings.url}/\n"
         f"  ask from a shell      {curl}\n"
         f"  watch it work         pagewell top{where}\n\n"
@@ -127,7 +144,8 @@ def bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
                 f"Port {port} on {host} is in use: another program, perhaps another Pagewell, listens there.",
-                f"Stop it, or choose another port: --port {port + 1}, or --port 0 for any free one.",
+                f"Stop it, or choose another port: --port {port + 1}, or --port 0 for any free one. A second Pagewell "
+                "also needs a data folder of its own: PAGEWELL_HOME.",
             ) from error
         raise ConfigError(
             f"Cannot listen on {host} port {port}: {error.strerror}.", "Choose another --host or --port."

@@ -9,6 +9,7 @@ from advanced_alchemy.config import AsyncSessionConfig, EngineConfig, SQLAlchemy
 from sqlalchemy import URL, event
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app import paths
 from app.db.lock import FileLock
 from app.db.migrate import upgrade
 
@@ -34,8 +35,11 @@ class Database:
         self._lock = FileLock(path.with_name(f"{path.name}.lock"))
 
     def claim(self) -> None:
-        """Take the file for this server alone, and back up and upgrade an older one. Raises DatabaseInUse, DatabaseError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Take the file for this server alone, and back up and upgrade an older one.
+
+        Raises DatabaseInUse, DatabaseError, FolderUnusable.
+        """
+        paths.create(self.path.parent, private=True)
         self._lock.take()
         try:
             upgrade(self.path)

@@ -14,6 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 import migrations
+from app import paths
 from engine.errors import PagewellError
 
 KEPT_BACKUPS = 5
@@ -31,7 +32,7 @@ def alembic_config() -> Config:
 
 def upgrade(path: Path) -> Path | None:
     """Apply what is missing. Returns the backup copy, or None when the file was new or already up to date."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    paths.create(path.parent, private=True)
     config = alembic_config()
     scripts = ScriptDirectory.from_config(config)
     head = scripts.get_current_head()

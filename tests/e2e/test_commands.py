@@ -158,7 +158,8 @@ def test_a_damaged_model_ends_serve_at_once(tmp_path: Path) -> None:
 def test_a_first_load_that_fails_ends_serve_with_the_reason() -> None:
     result = pagewell("serve", str(models.smollm2()), "--port", "0", "--max-model-len", "99999")
     assert result.returncode == 2
-    assert "made for 8,192 tokens" in result.stderr and "Traceback" not in result.stderr
+    assert result.stderr.count("made for 8,192 tokens") == 1 and "Traceback" not in result.stderr
+    assert "Pagewell serves" not in result.stderr
 
 
 def test_a_damaged_database_ends_serve_with_the_remedy(pagewell_home: Path) -> None:

@@ -113,6 +113,7 @@ def test_removing_a_whole_download_leaves_no_folder() -> None:
 def test_what_only_seems_to_lie_in_pagewells_folder_is_the_persons_own(tmp_path: Path) -> None:
     own = put(tmp_path / "own" / "x.gguf")
     put(own.parent / "diary.txt"), safetensors_folder(tmp_path / "dense")
+    paths.create(paths.models_dir())
     (paths.models_dir() / "linked").symlink_to(own.parent)
     (paths.models_dir() / "dense").symlink_to(tmp_path / "dense")
     (paths.models_dir() / "file.gguf").symlink_to(own)
@@ -148,7 +149,7 @@ def test_names_that_are_known_unknown_or_not_here_yet() -> None:
 def test_the_bundled_model_goes_by_its_name() -> None:
     """A link stands for the download, so that no test downloads what is on disk."""
     folder = paths.models_dir() / bundled.NAME
-    folder.mkdir()
+    paths.create(folder)
     (folder / bundled.FILE_NAME).symlink_to(models.smollm2())
     model = library.locate(bundled.NAME)
     assert (model.name, model.n_bytes) == (bundled.NAME, bundled.N_BYTES)
