@@ -221,6 +221,27 @@ def test_the_page_fits_a_phone_and_keeps_a_draft(browser: Browser, server: LiveS
     context.close()
 
 
+def test_nothing_looks_alive_while_the_connection_is_lost(browser: Browser, tmp_path: Path) -> None:
+    look = """() => [getComputedStyle(document.querySelector('.dot')).backgroundColor,
+        getComputedStyle(document.querySelector('[aria-busy] .tail > p:last-child'), '::after').animationName,
+        getComputedStyle(document.querySelector('[aria-busy] .tail > p:last-child'), '::after').backgroundColor]"""
+    with serve(tmp_path, "--max-model-len", "512") as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.set_default_timeout(SLOW_MS)
+        page.goto(server.url)
+        ask(page, LONG)
+        page.wait_for_selector("[aria-busy] .tail > p:last-child")
+        green, blinks, caret = page.evaluate(look)
+        assert (blinks, caret) == ("blink", green)
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        expect(page.locator("#offline")).to_contain_text("The connection to Pagewell is lost")
+        grey, blinks, caret = page.evaluate(look)
+        assert (blinks, caret) == ("none", grey) and grey != green
+        context.close()
+
+
 def test_a_killed_server_keeps_the_text_and_offers_to_go_on(tmp_path: Path) -> None:
     with serve(tmp_path, "--max-model-len", "512") as first:
         httpx.post(f"{first.url}/ui/chats", data={"text": LONG}).raise_for_status()

@@ -4,7 +4,10 @@
 let source = null;
 let swaps = Promise.resolve();
 
-const offline = (text) => (document.getElementById("offline").textContent = text);
+function offline(text) {
+  document.getElementById("offline").textContent = text;
+  document.body.classList.toggle("offline", text !== "");
+}
 
 function close() {
   source?.close();
