@@ -49,7 +49,7 @@ class RequestGroup:
         """
         children = [self._sequence(index) for index in range(1, self.request.params.n)]
         for child in children:
-            child.n_computed = child.n_prompt - 1
+            child.n_cached = child.n_computed = child.n_prompt - 1
             child.first_scheduled_s = self.sequences[0].first_scheduled_s
         self.sequences += children
         return children

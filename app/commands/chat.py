@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from app.commands.params import KEY_HELP, address_of, setting_options, settings_
 from app.printable import printable
 from app.settings import Settings
 from engine.errors import PagewellError
+
+if TYPE_CHECKING:
+    from app.commands.answering import Answerer, Sampling
 
 HELP = "/clear forgets the conversation, /system TEXT sets the system prompt, /retry answers again, /exit ends (or Ctrl-D)"
 NOT_HERE = frozenset({"api_key", "host", "port", "allowed_hosts", "cors_origins", "served_model_name", "log_level"})
@@ -71,7 +74,7 @@ def chat(
 @contextlib.contextmanager
 def _answerer(
     runner: asyncio.Runner, settings: Settings, address: tuple[str, str | None], model: str | None, *, must_be_server: bool
-) -> Iterator[Any]:
+) -> Iterator[Answerer]:
     """The server at `address` (base URL, key) if one answers there, else, unless it must be that server, the model itself."""
     from app.commands.answering import LocalAnswerer, NoServer, ServerAnswerer, served_names
 
@@ -85,7 +88,7 @@ def _answerer(
     if must_be_server and names is None:
         raise PagewellError(f"No server answers at {base}.", "Start one with `pagewell serve`, or leave out --url.")
     if names and (model is None or model in names):
-        answerer: Any = ServerAnswerer(base, api_key, model or names[0])
+        answerer: Answerer = ServerAnswerer(base, api_key, model or names[0])
     elif must_be_server:
         raise PagewellError(f"The server at {base} does not serve {model}.", printable(f"It serves {', '.join(names or [])}."))
     else:
@@ -101,7 +104,7 @@ def _answerer(
 class Conversation:
     """Messages so far, and the loop of questions and answers."""
 
-    def __init__(self, runner: asyncio.Runner, answerer: Any, sampling: Any, system: str) -> None:
+    def __init__(self, runner: asyncio.Runner, answerer: Answerer, sampling: Sampling, system: str) -> None:
         self.messages: list[dict[str, str]] = []
         self._runner = runner
         self._answerer = answerer

@@ -271,6 +271,7 @@ def test_counters_and_snapshot_tell_what_happened() -> None:
     bench.core.step()
     (now,) = stats
     assert now.n_running == 2 and {row.status for row in now.requests} == {"running"}
+    assert [row.n_cached for row in now.requests] == [16, 19], "a fork has all but the prompt's last token for nothing"
     assert now.n_free + now.n_cached + now.n_used == now.n_blocks == 100 and now.n_shared == 5
     assert now.counters.cached_tokens == 16 and now.counters.prompt_tokens == 20 + 4 and now.counters.n_requests == 2
     assert sum(owner >= 0 for owner in now.owners) == now.n_used
