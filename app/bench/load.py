@@ -5,116 +5,102 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-import httpx
-from httpx_sse import aconnect_sse
-
+from app.bench.answer import Answer
 from app.bench.prompts import conversation
+from app.bench.wire import Endpoint, Reply, post
+from engine.errors import PagewellError
+
+_PROBES = (16, 272)
+"""Words of the two prompts that measure how many tokens a word has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """What is sent."""
 
-    model: str
     n_requests: int
     concurrency: int
+    """Requests at a time: the next is sent when one ends. As many as n_requests: all at once."""
     prompt_words: int
-    """Of each request's own text; about as many tokens."""
+    """Of each request's own text."""
     prefix_words: int
     """Of the system prompt that all share."""
     output_tokens: int
-    seed: int = 0
+    seed: int | str = 0
     temperature: float = 0.0
     ignore_eos: bool = True
     """Ask for exactly output_tokens; servers that do not know the field may end earlier."""
 
 
-@dataclass(slots=True)
-class Answer:
-    """One request as its client saw it. Times in seconds from when it was sent."""
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How a server's model counts our prompts: a prompt of w words has tokens_per_word * w + n_fixed tokens."""
 
-    index: int
-    sent_s: float
-    """From the start of the whole load."""
-    pieces_s: list[float] = field(default_factory=list)
-    """When each piece with text came."""
-    total_s: float = 0.0
-    n_prompt: int = 0
-    n_cached: int = 0
-    n_output: int = 0
-    error: str | None = None
+    tokens_per_word: float = 1.2
+    n_fixed: float = 30.0
+    """Tokens of the chat template, and of the sentence that every prompt ends with."""
 
-    @property
-    def ttft_s(self) -> float:
-        return self.pieces_s[0]
+    def words(self, n_tokens: int) -> int:
+        """Words of a text that has about n_tokens."""
+        return round(n_tokens / self.tokens_per_word)
 
-    @property
-    def gaps_s(self) -> list[float]:
-        """Between one piece and the next (inter-token latency)."""
-        return [later - sooner for sooner, later in zip(self.pieces_s, self.pieces_s[1:], strict=False)]
+    def prompt_words(self, n_tokens: int) -> int:
+        """Words of the own text in a prompt that has about n_tokens in all."""
+        return max(1, self.words(max(0, round(n_tokens - self.n_fixed))))
 
 
-async def run(client: httpx.AsyncClient, load: Load, on_answer: Callable[[Answer], None] = lambda _: None) -> list[Answer]:
+async def run(endpoint: Endpoint, load: Load, on_answer: Callable[[], None] = lambda: None) -> list[Answer]:
     """Send the load; answers in the order of their index. A failed request is an Answer with an error, not an exception."""
+    bodies = [_body(endpoint, load, index) for index in range(load.n_requests)]
     began = time.perf_counter()
     indices = iter(range(load.n_requests))
-    answers: list[Answer] = []
+    replies: list[tuple[Answer, Reply]] = []
 
     async def worker() -> None:
         for index in indices:
             answer = Answer(index, time.perf_counter() - began)
-            await _ask(client, load, answer)
-            answers.append(answer)
-            on_answer(answer)
+            replies.append((answer, await post(endpoint, "/v1/chat/completions", bodies[index])))
+            on_answer()
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(load.concurrency, load.n_requests)):
-            group.create_task(worker())
-    return sorted(answers, key=lambda answer: answer.index)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(load.concurrency, load.n_requests)):
+                group.create_task(worker())
+    except* PagewellError as errors:
+        raise errors.exceptions[0] from None
+    return sorted((answer.read(reply) for answer, reply in replies), key=lambda answer: answer.index)
 
 
-async def _ask(client: httpx.AsyncClient, load: Load, answer: Answer) -> None:
-    messages = conversation(answer.index, prompt_words=load.prompt_words, prefix_words=load.prefix_words, seed=load.seed)
+async def measure(endpoint: Endpoint, seed: int | str, *, ignore_eos: bool = True) -> Measure:
+    """Two short requests, which also warm the server up. PagewellError when it answers none; a guess where it counts nothing."""
+    counts = []
+    for n_words in _PROBES:
+        load = Load(1, 1, n_words, 0, output_tokens=1, seed=f"{seed}/measure", ignore_eos=ignore_eos)
+        (answer,) = await run(endpoint, load)
+        if answer.error is not None:
+            raise PagewellError(f"The server at {endpoint.url} does not answer: {answer.error}", "Look at its own log.")
+        counts.append(answer.n_prompt)
+    if not counts[0] < counts[1]:
+        return Measure()
+    rate = (counts[1] - counts[0]) / (_PROBES[1] - _PROBES[0])
+    return Measure(rate, counts[0] - rate * _PROBES[0])
+
+
+async def warm_up(endpoint: Endpoint, load: Load, n_requests: int) -> None:
+    """Requests like those of the load with other prompts, one at a time; what comes of them is nobody's business."""
+    await run(endpoint, replace(load, n_requests=n_requests, concurrency=1, seed=f"{load.seed}/warm-up"))
+
+
+def _body(endpoint: Endpoint, load: Load, index: int) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "model": load.model,
-        "messages": messages,
+        "model": endpoint.model,
+        "messages": conversation(index, prompt_words=load.prompt_words, prefix_words=load.prefix_words, seed=load.seed),
         "max_tokens": load.output_tokens,
         "temperature": load.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if load.ignore_eos:
-        body["ignore_eos"] = True
-    began = time.perf_counter()
-    try:
-        async with aconnect_sse(client, "POST", "/v1/chat/completions", json=body) as source:
-            if source.response.is_error:
-                await source.response.aread()
-                answer.error = f"{source.response.status_code}: {source.response.text[:200]}"
-                return
-            async for event in source.aiter_sse():
-                if event.data == "[DONE]":
-                    break
-                _take(answer, event.json(), time.perf_counter() - began)
-    except httpx.HTTPError as error:
-        answer.error = f"{type(error).__name__}: {error}"
-    answer.total_s = time.perf_counter() - began
-    if answer.error is None and not answer.pieces_s:
-        answer.error = "the answer had no text"
-
-
-def _take(answer: Answer, chunk: dict[str, Any], now_s: float) -> None:
-    if "error" in chunk:
-        answer.error = chunk["error"]["message"]
-        return
-    for choice in chunk.get("choices", ()):
-        delta = choice["delta"]
-        if delta.get("content") or delta.get("reasoning_content"):
-            answer.pieces_s.append(now_s)
-    if usage := chunk.get("usage"):
-        answer.n_prompt = usage["prompt_tokens"]
-        answer.n_output = usage["completion_tokens"]
-        answer.n_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return body | ({"ignore_eos": True} if load.ignore_eos else {})

@@ -1,40 +1,79 @@
-"""Prompts of a wanted length that differ, and share exactly the prefix they are meant to share."""
+"""Prompts of a wanted length, in plain English, that differ, and share exactly the prefix they are meant to share."""
 
 from __future__ import annotations
 
 import random
 
 # fmt: off
-WORDS = (
-    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state", "family",
-    "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system", "program",
-    "question", "work", "government", "number", "night", "point", "home", "water", "room", "mother", "area", "money",
-    "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word", "business", "issue", "side", "kind",
-    "head", "house", "service", "friend", "father", "power", "hour", "game", "line", "end", "member", "law", "car", "city",
-    "community", "name", "president", "team", "minute", "idea", "body", "information", "back", "parent", "face", "others",
-    "level", "office", "door", "health", "person", "art", "war", "history", "party", "result", "change", "morning",
-    "reason", "research", "girl", "guy", "moment", "air", "teacher", "force", "education",
+PEOPLE = (
+    "teacher", "baker", "captain", "doctor", "farmer", "gardener", "judge", "lawyer", "miller", "nurse", "painter", "pilot",
+    "poet", "sailor", "singer", "soldier", "student", "tailor", "writer", "engineer", "fisherman", "librarian", "neighbour",
+    "stranger", "child", "mayor",
+)
+TRAITS = (
+    "old", "young", "quiet", "clever", "tired", "honest", "careful", "lonely", "proud", "famous", "patient", "curious", "kind",
+    "stubborn", "cheerful", "nervous", "retired", "poor", "wealthy", "brave",
+)
+DEEDS = (
+    "found", "sold", "repaired", "carried", "painted", "lost", "bought", "remembered", "described", "hid", "borrowed", "wanted",
+    "opened", "measured", "cleaned", "copied", "returned", "promised", "studied", "saved",
+)
+THINGS = (
+    "lamp", "boat", "letter", "clock", "map", "garden", "bridge", "violin", "book", "table", "window", "coat", "mirror", "basket",
+    "bottle", "engine", "picture", "ladder", "bell", "key", "wagon", "stone", "radio", "camera", "house", "ring",
+)
+LOOKS = (
+    "small", "large", "broken", "wooden", "blue", "green", "heavy", "golden", "strange", "empty", "new", "dusty", "round",
+    "silver", "simple", "beautiful", "narrow", "warm", "wet", "red",
+)
+PLACES = (
+    "market", "village", "harbour", "station", "school", "church", "library", "forest", "river", "museum", "hospital", "kitchen",
+    "office", "theatre", "mountain", "island", "castle", "factory", "hotel", "field",
+)
+TIMES = (
+    "in the morning", "before the winter", "after the war", "last summer", "during the storm", "at midnight", "on a Sunday",
+    "in the spring", "every Friday", "when the rain stopped", "many years ago", "after a long journey", "while the others slept",
+    "before anyone noticed",
+)
+SENTENCES = (
+    "The {trait} {person} {deed} a {look} {thing} near the {place} {time}.",
+    "A {person} from the {place} {deed} the {thing} and told the {trait} {other} about it.",
+    "Nobody in the {place} knew why the {person} {deed} that {look} {thing} {time}.",
+    "It was the {other} who said that the {trait} {person} {deed} {number} {look} {thing}s.",
+    "When the {person} reached the {place}, the {other} already {deed} the {thing}.",
+    "In the {look} {place} there were {number} {thing}s, and the {person} {deed} them all {time}.",
 )
 # fmt: on
-"""Common nouns: one token each, with the space before, in the vocabularies people use."""
-SENTENCE = 12
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve", "twenty", "forty")
 
 
 def text_of(n_words: int, rng: random.Random) -> str:
-    """About `n_words` words in sentences; close to as many tokens."""
-    words = [rng.choice(WORDS) for _ in range(n_words)]
-    for start in range(0, n_words, SENTENCE):
-        words[start] = words[start].capitalize()
-    for stop in range(SENTENCE - 1, n_words, SENTENCE):
-        words[stop] += "."
-    return " ".join(words)
+    """`n_words` words of English sentences, the last one perhaps cut short. Another state of `rng` gives another text."""
+    words: list[str] = []
+    while len(words) < n_words:
+        words += _sentence(rng).split()
+    return " ".join(words[:n_words])
 
 
-def conversation(index: int, *, prompt_words: int, prefix_words: int, seed: int) -> list[dict[str, str]]:
+def conversation(index: int, *, prompt_words: int, prefix_words: int, seed: int | str) -> list[dict[str, str]]:
     """Messages of request `index`: a system prompt that all requests share, then text that only this one has."""
     messages = []
     if prefix_words:
-        messages.append({"role": "system", "content": text_of(prefix_words, random.Random(seed))})
+        messages.append({"role": "system", "content": text_of(prefix_words, random.Random(f"{seed}/shared"))})
     own = text_of(max(prompt_words, 1), random.Random(f"{seed}/{index}"))
-    messages.append({"role": "user", "content": f"{index}. {own} Tell a long story about this."})
+    messages.append({"role": "user", "content": f"{own} Go on with this story, as long as you can."})
     return messages
+
+
+def _sentence(rng: random.Random) -> str:
+    return rng.choice(SENTENCES).format(
+        trait=rng.choice(TRAITS),
+        person=rng.choice(PEOPLE),
+        other=rng.choice(PEOPLE),
+        deed=rng.choice(DEEDS),
+        look=rng.choice(LOOKS),
+        thing=rng.choice(THINGS),
+        place=rng.choice(PLACES),
+        time=rng.choice(TIMES),
+        number=rng.choice(NUMBERS),
+    )

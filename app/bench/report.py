@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
-from app.bench.load import Answer, Load
+from app.bench.answer import Answer
+from app.bench.load import Load
 
 PERCENTILES = (50, 95, 99)
 
@@ -33,12 +35,14 @@ def summarise(load: Load, answers: list[Answer]) -> dict[str, Any]:
     n_prompt = sum(a.n_prompt for a in good)
     n_cached = sum(a.n_cached for a in good)
     paced = [(a.pieces_s[-1] - a.ttft_s) / (a.n_output - 1) for a in good if a.n_output > 1]
+    steady = steady_rate(good)
     return figures | {
         "prompt_tokens": n_prompt,
         "cached_tokens": n_cached,
         "cached_share": n_cached / n_prompt if n_prompt else 0.0,
         "output_tokens": n_output,
         "output_tokens_per_s": n_output / wall_s,
+        "steady_tokens_per_s": steady,
         "prompt_tokens_per_s": n_prompt / wall_s,
         "requests_per_s": len(good) / wall_s,
         "ttft_s": _spread([a.ttft_s for a in good]),
@@ -46,6 +50,22 @@ def summarise(load: Load, answers: list[Answer]) -> dict[str, Any]:
         "time_per_output_token_s": _spread(paced),
         "total_s": _spread([a.total_s for a in good]),
     }
+
+
+def steady_rate(answers: list[Answer]) -> float | None:
+    """Tokens a second while every stream decodes: from when the last one began to when the first one ended.
+
+    None when there is no such time, or less than ten pieces in it. A piece counts as its answer's average of tokens.
+    """
+    answers = _absolute(answers)
+    begin = max((a.pieces_s[0] for a in answers), default=0.0)
+    end = min((a.pieces_s[-1] for a in answers), default=0.0)
+    n_pieces, n_tokens = 0, 0.0
+    for answer in answers:
+        inside = sum(begin < moment <= end for moment in answer.pieces_s)
+        n_pieces += inside
+        n_tokens += inside * answer.n_output / len(answer.pieces_s)
+    return n_tokens / (end - begin) if n_pieces >= 10 else None
 
 
 def lines(figures: dict[str, Any]) -> list[str]:
@@ -56,7 +76,12 @@ def lines(figures: dict[str, Any]) -> list[str]:
         return out
     out.append(
         f"prompt {figures['prompt_tokens']} tokens, {figures['cached_tokens']} from cache ({figures['cached_share']:.0%}); "
-        f"output {figures['output_tokens']} tokens, {figures['output_tokens_per_s']:.1f} tok/s"
+        f"output {figures['output_tokens']} tokens"
+    )
+    steady = figures["steady_tokens_per_s"]
+    out.append(
+        f"tok/s: {figures['output_tokens_per_s']:.1f} out, {figures['prompt_tokens_per_s']:.1f} in, over the whole time"
+        + (f"; {steady:.1f} out while all streams decoded" if steady else "")
     )
     out.append(f"{'':24}{'mean':>9}{'p50':>9}{'p95':>9}{'p99':>9}")
     for key, label in (("ttft_s", "first token"), ("itl_s", "between tokens"), ("time_per_output_token_s", "per output token")):
@@ -65,6 +90,11 @@ def lines(figures: dict[str, Any]) -> list[str]:
                 f"{label + ', ms':24}" + "".join(f"{figures[key][name] * 1000:9.1f}" for name in ("mean", "p50", "p95", "p99"))
             )
     return out
+
+
+def _absolute(answers: list[Answer]) -> list[Answer]:
+    """The answers with the times of their pieces counted from the start of the load."""
+    return [replace(a, pieces_s=[a.sent_s + moment for moment in a.pieces_s]) for a in answers]
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -1,0 +1,12 @@
+"""`pagewell bench`: measurements."""
+
+from __future__ import annotations
+
+import click
+
+from app.commands.bench.serve import serve
+
+
+@click.group(commands=[serve])
+def bench() -> None:
+    """Measure speed: of a server, against other servers, of this machine, of the operators."""
