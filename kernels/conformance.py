@@ -103,6 +103,8 @@ def random_weight(qtype: str, n_out: int, n_in: int, generator: torch.Generator)
 
 def _to(device: str, *values: Any) -> tuple[Any, ...]:
     def moved(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(moved, value))
         if isinstance(value, Weight):
             return Weight(value.qtype, value.shape, value.data.to(device))
         return value.to(device) if isinstance(value, Tensor) else value
@@ -132,6 +134,36 @@ def _linear_cases(spec: OpSpec) -> Iterator[Case]:
             return x, random_weight(spec.qtype, n_out, n_in, g), bias
 
         yield _case(spec, f"{n} rows, {n_out} x {n_in}", build)
+
+
+def _linears_cases(spec: OpSpec) -> Iterator[Case]:
+    for n, n_outs, n_in in ((0, (5, 3), 256), (1, (64, 16, 17), 768), (7, (33, 5), 256), (40, (16, 16), 512)):
+
+        def build(g: torch.Generator, n: int = n, n_outs: tuple[int, ...] = n_outs, n_in: int = n_in) -> tuple[Any, ...]:
+            x = torch.randn(n, n_in, generator=g).to(spec.dtype)
+            weights = tuple(random_weight(spec.qtype, n_out, n_in, g) for n_out in n_outs)
+            return x, weights, tuple(torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None for n_out in n_outs)
+
+        yield _case(spec, f"{n} rows, {n_outs} x {n_in}", build)
+
+
+def _gated_cases(spec: OpSpec) -> Iterator[Case]:
+    for n, n_out, n_in, activation in (
+        (0, 5, 256, "silu"),
+        (1, 39, 768, "silu"),
+        (6, 64, 256, "gelu_tanh"),
+        (35, 17, 256, "silu"),
+    ):
+
+        def build(
+            g: torch.Generator, n: int = n, n_out: int = n_out, n_in: int = n_in, activation: str = activation
+        ) -> tuple[Any, ...]:
+            x = torch.randn(n, n_in, generator=g).to(spec.dtype)
+            gate, up = (random_weight(spec.qtype, n_out, n_in, g) for _ in range(2))
+            biases = tuple(torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None for _ in range(2))
+            return x, gate, up, biases, activation
+
+        yield _case(spec, f"{n} rows, {n_out} x {n_in}, {activation}", build)
 
 
 def _embedding_cases(spec: OpSpec) -> Iterator[Case]:
@@ -182,15 +214,16 @@ def _rope_cases(spec: OpSpec) -> Iterator[Case]:
         def build(
             g: torch.Generator, n: int = n, n_heads: int = n_heads, n_kv_heads: int = n_kv_heads, rotary: int = rotary
         ) -> tuple[Any, ...]:
-            angles = torch.rand(n, rotary // 2, generator=g) * 1000
+            angles = torch.rand(50, rotary // 2, generator=g) * 1000
+            positions = torch.randint(0, 50, (n,), generator=g)
             q = torch.randn(n, n_heads, d, generator=g).to(spec.dtype)
             k, v = torch.randn(2, n, n_kv_heads, d, generator=g).to(spec.dtype).unbind()
             caches = torch.full((2, 6, BLOCK_SIZE, n_kv_heads, d), torch.nan, dtype=spec.kv_dtype)
             slots = torch.randperm(6 * BLOCK_SIZE, generator=g)[:n]
             slots[1::3] = -1
-            return q, k, v, angles.cos(), angles.sin(), *caches.unbind(), slots
+            return q, k, v, positions, angles.cos(), angles.sin(), *caches.unbind(), slots
 
-        yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 5, 6)
+        yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 6, 7)
 
 
 def _copy_cases(spec: OpSpec) -> Iterator[Case]:
@@ -265,6 +298,8 @@ def _far_case(spec: OpSpec) -> Case:
 
 _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "quant_linear": _linear_cases,
+    "quant_linears": _linears_cases,
+    "gated_linear": _gated_cases,
     "embedding": _embedding_cases,
     "rms_norm": _norm_cases,
     "rms_norm_add": _norm_add_cases,

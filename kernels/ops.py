@@ -1,11 +1,15 @@
 """The operators: signature, shapes and meaning of each. This file is the contract that every implementation meets.
 
+Caches may have any strides: their shape says what is where, the storage decides how it lies in memory.
+
 Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
 heads, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in float32, and
 allocates its result unless it says that it writes in place. Arguments are on one device.
 
 Batch invariance is part of the contract: a row of the result depends on that row, its position and the weights only. The
 reference meets it up to rounding, for torch sums a product in an order that depends on its sizes.
+
+Fast implementations of the products may quantise activations to int8 in blocks; with `exact` in the spec they must not.
 """
 
 from __future__ import annotations
@@ -80,13 +84,15 @@ class OpSpec:
     head_size: int | None = None
     window: bool = False
     soft_cap: bool = False
+    exact: bool = False
+    """Products of weights and activations are taken in float32, as the reference takes them."""
 
     def __str__(self) -> str:
         parts = [self.device]
         parts += [str(value).removeprefix("torch.") for value in (self.dtype, self.qtype) if value is not None]
         parts += [f"kv {str(self.kv_dtype).removeprefix('torch.')}"] if self.kv_dtype is not None else []
         parts += [f"head {self.head_size}"] if self.head_size is not None else []
-        parts += [name for name, used in (("window", self.window), ("soft cap", self.soft_cap)) if used]
+        parts += [name for name, used in (("window", self.window), ("soft cap", self.soft_cap), ("exact", self.exact)) if used]
         return ", ".join(parts)
 
 
@@ -96,10 +102,24 @@ class QuantLinear(Protocol):
     def __call__(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor: ...
 
 
-class Embedding(Protocol):
-    """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised."""
+class QuantLinears(Protocol):
+    """quant_linear for several weights on the same x, each with its bias or None; the results in the same order."""
 
-    def __call__(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor: ...
+    def __call__(self, x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]: ...
+
+
+class GatedLinear(Protocol):
+    """activation(x times gate transposed + bias) * (x times up transposed + bias), [n, out]; `activation` is "silu" or "gelu_tanh"."""
+
+    def __call__(
+        self, x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | None, Tensor | None], activation: str
+    ) -> Tensor: ...
+
+
+class Embedding(Protocol):
+    """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`."""
+
+    def __call__(self, ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor: ...
 
 
 class RMSNorm(Protocol):
@@ -117,13 +137,22 @@ class RMSNormAdd(Protocol):
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
-    q [n, H, D], k and v [n, Hkv, D], cos and sin float32 [n, R / 2], caches [n_blocks, block_size, Hkv, D] (written in
+    q [n, H, D], k and v [n, Hkv, D], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches [n_blocks, block_size, Hkv, D] (written in
     place), slots int64 [n]: block id * block_size + offset, or -1 for a padding row, which is written nowhere. Dims
     0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D stay. k's own memory may be reused.
     """
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
     ) -> Tensor: ...
 
 
@@ -168,6 +197,8 @@ class CopyBlocks(Protocol):
 
 OPERATORS: dict[str, type] = {
     "quant_linear": QuantLinear,
+    "quant_linears": QuantLinears,
+    "gated_linear": GatedLinear,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,
@@ -186,7 +217,8 @@ class Impl:
 
     supports(spec) returns None, or in a few words why not; it never tries the operator out. `specs` are the cases that
     conformance.py runs against the reference, or the tests against formulas of their own if this is the reference; each of
-    them must be supported.
+    them must be supported. pack, if the implementation reads weights in a layout of its own, makes it of a Weight: an object with
+    qtype, shape and n_bytes that stands for the Weight in calls of this operator and of all others with the same pack.
     """
 
     op: str
@@ -194,3 +226,4 @@ class Impl:
     fn: Callable[..., Any]
     supports: Callable[[OpSpec], str | None]
     specs: tuple[OpSpec, ...]
+    pack: Callable[[Weight], Any] | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels import cpu, reference
 from kernels.ops import OPERATORS, Impl, OpSpec
-from kernels.reference import IMPLS
 
 SOURCES = ("triton", "cpp", "reference")
 """Fastest first; the first one that supports a spec is taken."""
@@ -85,4 +85,4 @@ def report() -> list[str]:
     return lines
 
 
-register(*IMPLS)
+register(*cpu.IMPLS, *reference.IMPLS)

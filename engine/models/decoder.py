@@ -47,8 +47,8 @@ class Decoder:
 
     def forward(self, inputs: StepInputs, kv: KVStorage) -> Tensor:
         """Hidden states after the final norm, [n, h]; the step's keys and values are in `kv` afterwards."""
-        angles = self._rotary(inputs.positions)
-        local_angles = angles if self._local_rotary is self._rotary else self._local_rotary(inputs.positions)
+        angles = (inputs.positions, self._rotary.cos, self._rotary.sin)
+        local_angles = (inputs.positions, self._local_rotary.cos, self._local_rotary.sin)
         x, residual = self.embedding(inputs.token_ids), None
         for i, layer in enumerate(self.layers):
             x, residual = layer(x, residual, local_angles if self.config.windows[i] else angles, inputs, kv.layer(i))

@@ -21,8 +21,8 @@ from kernels.ops import Weight
 Parameters = Iterator[tuple[str, Slot]]
 Caches = tuple[Tensor, Tensor]
 """k and v of one layer, [n_blocks, block_size, Hkv, D]."""
-Angles = tuple[Tensor, Tensor]
-"""cos and sin of the step's positions, float32 [n, rotary_dim / 2]."""
+Angles = tuple[Tensor, Tensor, Tensor]
+"""The step's positions, int64 [n], and cos and sin of all positions, float32 [window, rotary_dim / 2]."""
 
 
 class Vector:

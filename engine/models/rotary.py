@@ -23,10 +23,6 @@ class Rotary:
         self.cos = (angles.cos() * factor).to(device)
         self.sin = (angles.sin() * factor).to(device)
 
-    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """positions int64 [n] -> cos and sin [n, rotary_dim / 2]."""
-        return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
-
 
 def inverse_frequencies(rope: RopeConfig, n_positions: int) -> tuple[Tensor, float]:
     """Angle per position of each rotated pair, float32 [rotary_dim / 2], and the factor of cos and sin.

@@ -8,7 +8,7 @@ from kernels.ops import BLOCKS, DENSE, Impl, OpSpec
 from kernels.reference.activation import gelu_tanh_mul, silu_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
-from kernels.reference.linear import embedding, quant_linear
+from kernels.reference.linear import embedding, gated_linear, quant_linear, quant_linears
 from kernels.reference.norm import rms_norm, rms_norm_add
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -38,6 +38,8 @@ IMPLS = tuple(
     Impl(op, "reference", fn, _supports, specs)
     for op, fn, specs in (
         ("quant_linear", quant_linear, _MATRICES),
+        ("quant_linears", quant_linears, _MATRICES),
+        ("gated_linear", gated_linear, _MATRICES),
         ("embedding", embedding, _MATRICES),
         ("rms_norm", rms_norm, _PLAIN),
         ("rms_norm_add", rms_norm_add, _PLAIN),

@@ -9,8 +9,17 @@ from torch import Tensor
 
 
 def rope_and_write_kv(
-    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
 ) -> Tensor:
+    cos, sin = cos.index_select(0, positions), sin.index_select(0, positions)
     written = slots >= 0
     block, offset = slots[written] // k_cache.shape[1], slots[written] % k_cache.shape[1]
     k_cache[block, offset] = _rotate(k, cos, sin)[written].to(k_cache.dtype)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from kernels.ops import BLOCKS, Weight
+from kernels.reference.activation import gelu_tanh_mul, silu_mul
 from kernels.reference.dequant import dequantize
 
 _TILE_VALUES = 1 << 18
@@ -27,9 +30,19 @@ def quant_linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tenso
     return (y if bias is None else y.add_(bias.float())).to(x.dtype)
 
 
-def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+def quant_linears(x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    return tuple(quant_linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+
+def gated_linear(x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | None, Tensor | None], activation: str) -> Tensor:
+    activate = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}[activation]
+    return activate(quant_linear(x, gate, biases[0]), quant_linear(x, up, biases[1]))
+
+
+def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     rows = weight.data[ids]
-    return _dense(weight.qtype, rows, rows.new_empty(len(ids), weight.shape[1], dtype=torch.float32)).to(dtype)
+    values = _dense(weight.qtype, rows, rows.new_empty(len(ids), weight.shape[1], dtype=torch.float32)).to(dtype)
+    return values if scale == 1.0 else values * scale
 
 
 def _dense(qtype: str, rows: Tensor, out: Tensor) -> Tensor:

@@ -1,0 +1,7 @@
+"""The operators on a CPU, in C++ with the widest instructions that the processor has."""
+
+from __future__ import annotations
+
+from kernels.cpu import rows
+
+IMPLS = (*rows.IMPLS,)

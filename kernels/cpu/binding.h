@@ -1,0 +1,23 @@
+// What the areas' bindings share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "op.h"
+
+namespace nb = nanobind;
+
+namespace pagewell {
+
+// bind_op<T, Args...>(m, "Name"): an operator that Python builds from Args; addresses are uintptr_t.
+template <typename T, typename... Args>
+void bind_op(nb::module_& m, const char* name) {
+    nb::class_<T, Op>(m, name).def(nb::init<Args...>());
+}
+
+// One for each area, defined beside its operators.
+void bind_rows(nb::module_& m);
+
+}  // namespace pagewell

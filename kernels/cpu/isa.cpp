@@ -1,0 +1,149 @@
+#include "isa.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#define PAGEWELL_X86 1
+#if defined(_MSC_VER)
+#include <intrin.h>
+#else
+#include <cpuid.h>
+#endif
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+#endif
+
+namespace pagewell {
+namespace {
+
+#if PAGEWELL_X86
+
+struct Registers {
+    uint32_t a = 0, b = 0, c = 0, d = 0;
+};
+
+Registers cpuid(uint32_t leaf, uint32_t subleaf) {
+    Registers r;
+#if defined(_MSC_VER)
+    int out[4];
+    __cpuidex(out, static_cast<int>(leaf), static_cast<int>(subleaf));
+    r = {uint32_t(out[0]), uint32_t(out[1]), uint32_t(out[2]), uint32_t(out[3])};
+#else
+    __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
+#endif
+    return r;
+}
+
+uint64_t enabled_state() {
+#if defined(_MSC_VER)
+    return _xgetbv(0);
+#else
+    uint32_t low, high;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return uint64_t(high) << 32 | low;
+#endif
+}
+
+bool bit(uint32_t word, int i) {
+    return word >> i & 1;
+}
+
+// AMX state is only saved for a process that has asked for it (Linux 5.16 and later).
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
+std::vector<std::string> detect() {
+    // Intel SDM volume 2A, CPUID: leaf 1 and leaf 7 feature flags; XCR0 bits 1, 2 (AVX), 5 to 7 (AVX-512), 17, 18 (AMX).
+    const Registers one = cpuid(1, 0);
+    if (!bit(one.c, 27)) return {};
+    const uint64_t state = enabled_state();
+    const Registers seven = cpuid(7, 0), more = cpuid(7, 1);
+    const bool avx2 = (state & 6) == 6 && bit(one.c, 12) && bit(one.c, 29) && bit(seven.b, 5);
+    if (!avx2) return {};
+    std::vector<std::string> found{"avx2"};
+    if (bit(more.a, 4)) found.push_back("avxvnni");
+    const bool avx512 = (state & 0xe6) == 0xe6 && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) &&
+                        bit(seven.b, 31) && bit(seven.c, 11);
+    if (avx512) found.push_back("avx512");
+    if (avx512 && (state & 0x60000) == 0x60000 && bit(seven.d, 24) && bit(seven.d, 25) && may_use_tiles()) {
+        found.push_back("amx");
+    }
+    return found;
+}
+
+#elif defined(__aarch64__)
+
+std::vector<std::string> detect() {
+#if defined(__APPLE__)
+    return {"neon"};
+#elif defined(__linux__)
+    constexpr unsigned long HWCAP_ASIMDDP_BIT = 1ul << 20;
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP_BIT) return {"neon"};
+    return {};
+#else
+    return {};
+#endif
+}
+
+#else
+
+std::vector<std::string> detect() {
+    return {};
+}
+
+#endif
+
+int index_of(const std::string& name) {
+    for (const auto& usable : usable_levels()) {
+        if (usable != name) continue;
+        for (int i = 0; i < N_LEVELS; ++i) {
+            if (name == LEVELS[i]) return i;
+        }
+    }
+    throw std::invalid_argument(name + " is not a level that this machine and this build have.");
+}
+
+int first_level() {
+    const char* wanted = std::getenv("PAGEWELL_ISA");
+    if (wanted != nullptr && *wanted != 0) return index_of(wanted);
+    return usable_levels().empty() ? -1 : index_of(usable_levels().back());
+}
+
+int& current() {
+    static int index = first_level();
+    return index;
+}
+
+}  // namespace
+
+std::vector<std::string> usable_levels() {
+    static const std::vector<std::string> levels = detect();
+    return levels;
+}
+
+std::string level() {
+    return current() < 0 ? "none" : LEVELS[current()];
+}
+
+void set_level(const std::string& name) {
+    current() = index_of(name);
+}
+
+int level_index() {
+    return current();
+}
+
+}  // namespace pagewell

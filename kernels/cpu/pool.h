@@ -1,0 +1,64 @@
+// The one thread pool of all operators: spins between operators, sleeps between requests.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace pagewell {
+
+class Pool {
+  public:
+    // Threads that compute, the caller of run among them; at least 1.
+    explicit Pool(int n_threads);
+    ~Pool();
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    int n_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+    // Call fn(task) once for each task in 0 .. n_tasks, on any threads, the caller's among them; returns when all are done.
+    // Tasks are taken in order, so that neighbours in memory are read close in time. fn must not throw, nor call run.
+    template <typename F>
+    void run(int64_t n_tasks, const F& fn) {
+        if (n_tasks <= 1 || workers_.empty()) {
+            for (int64_t task = 0; task < n_tasks; ++task) fn(task);
+            return;
+        }
+        dispatch(n_tasks, [](const void* context, int64_t task) { (*static_cast<const F*>(context))(task); }, &fn);
+    }
+
+  private:
+    using Call = void (*)(const void* context, int64_t task);
+
+    void dispatch(int64_t n_tasks, Call call, const void* context);
+    bool work_once();
+    void worker();
+
+    // Tickets are (epoch << 32 | next task). A thread owns a task once its compare-exchange has taken the ticket; since
+    // the epoch is part of it, one that comes late to a finished job takes nothing, and nobody waits for it.
+    std::atomic<uint64_t> ticket_{0};
+    std::atomic<Call> call_{nullptr};
+    std::atomic<const void*> context_{nullptr};
+    std::atomic<uint32_t> n_tasks_{0};
+    alignas(64) std::atomic<uint32_t> n_done_{0};
+    alignas(64) std::atomic<uint32_t> wake_{0};
+    std::atomic<int> n_parked_{0};
+    std::atomic<bool> stopping_{false};
+    std::mutex one_job_;
+    std::vector<std::thread> workers_;
+};
+
+// The process's pool. Made at first use with as many threads as there are physical cores.
+Pool& pool();
+
+// Replace the pool. Nothing may be running on it.
+void set_threads(int n_threads);
+
+// Physical cores that this process may run on, at least 1.
+int physical_cores();
+
+}  // namespace pagewell

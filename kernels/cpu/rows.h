@@ -1,0 +1,22 @@
+// Operators that work on each row of activations by itself.
+#pragma once
+
+#include <cstdint>
+
+#include "isa.h"
+
+namespace pagewell {
+
+struct RowsKernels {
+    // out[i] = x[i] * rsqrt(mean(x^2) + eps) * weight[i]
+    void (*rms_norm)(const float* x, const float* weight, float* out, int64_t size, float eps);
+    // sum[i] = x[i] + residual[i], then out = rms_norm(sum)
+    void (*rms_norm_add)(const float* x, const float* residual, const float* weight, float* out, float* sum, int64_t size, float eps);
+    // out[i] = activation(gate[i]) * up[i]
+    void (*silu_mul)(const float* gate, const float* up, float* out, int64_t size);
+    void (*gelu_tanh_mul)(const float* gate, const float* up, float* out, int64_t size);
+};
+
+PAGEWELL_TABLES(RowsKernels, rows)
+
+}  // namespace pagewell
