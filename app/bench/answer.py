@@ -17,7 +17,7 @@ class Answer:
     sent_s: float
     """From the start of the whole load."""
     pieces_s: list[float] = field(default_factory=list)
-    """When each piece with text came."""
+    """When each piece with text came; one whose tokens have no text (only special ones) came when the server said its end."""
     total_s: float = 0.0
     n_prompt: int = 0
     n_cached: int = 0
@@ -52,10 +52,10 @@ class Answer:
             return reply.error
         if reply.status != 200:
             return f"{reply.status}: {reply.text()[:200]}"
-        ended = False
+        ended_s: float | None = None
         for now_s, data in reply.events():
             if data == "[DONE]":
-                ended = True
+                ended_s = now_s if ended_s is None else ended_s
                 break
             chunk = msgspec.json.decode(data, type=_Chunk)
             if chunk.error is not None:
@@ -63,11 +63,14 @@ class Answer:
             for choice in chunk.choices:
                 if choice.delta.content or choice.delta.reasoning_content:
                     self.pieces_s.append(now_s)
-                ended = ended or choice.finish_reason is not None
+                if choice.finish_reason is not None and ended_s is None:
+                    ended_s = now_s
             if chunk.usage is not None:
                 self._count(chunk.usage)
-        if not ended:
+        if ended_s is None:
             return "the answer broke off"
+        if not self.pieces_s and self.n_output:
+            self.pieces_s = [ended_s]
         return None if self.pieces_s else "the answer had no text"
 
     def _count(self, usage: _Usage) -> None:

@@ -13,6 +13,7 @@ from app.bench.prompts import conversation
 from app.bench.wire import Endpoint, Reply, post
 from engine.errors import PagewellError
 
+_LEAST_WORDS = 16
 _PROBES = (16, 272)
 """Words of the two prompts that measure how many tokens a word has."""
 
@@ -33,6 +34,10 @@ class Load:
     temperature: float = 0.0
     ignore_eos: bool = True
     """Ask for exactly output_tokens; servers that do not know the field may end earlier."""
+    first_index: int = 0
+    """Of the first request; another index has another text."""
+    prefix_seed: int | str | None = None
+    """Of the system prompt, where it is not the seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,8 @@ class Measure:
         return round(n_tokens / self.tokens_per_word)
 
     def prompt_words(self, n_tokens: int) -> int:
-        """Words of the own text in a prompt that has about n_tokens in all."""
-        return max(1, self.words(max(0, round(n_tokens - self.n_fixed))))
+        """Words of the own text in a prompt that has about n_tokens in all; enough for it to differ from all others."""
+        return max(_LEAST_WORDS, self.words(max(0, round(n_tokens - self.n_fixed))))
 
 
 async def run(endpoint: Endpoint, load: Load, on_answer: Callable[[], None] = lambda: None) -> list[Answer]:
@@ -97,7 +102,13 @@ async def warm_up(endpoint: Endpoint, load: Load, n_requests: int) -> None:
 def _body(endpoint: Endpoint, load: Load, index: int) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": endpoint.model,
-        "messages": conversation(index, prompt_words=load.prompt_words, prefix_words=load.prefix_words, seed=load.seed),
+        "messages": conversation(
+            load.first_index + index,
+            prompt_words=load.prompt_words,
+            prefix_words=load.prefix_words,
+            seed=load.seed,
+            prefix_seed=load.prefix_seed,
+        ),
         "max_tokens": load.output_tokens,
         "temperature": load.temperature,
         "stream": True,

@@ -55,11 +55,14 @@ def text_of(n_words: int, rng: random.Random) -> str:
     return " ".join(words[:n_words])
 
 
-def conversation(index: int, *, prompt_words: int, prefix_words: int, seed: int | str) -> list[dict[str, str]]:
-    """Messages of request `index`: a system prompt that all requests share, then text that only this one has."""
+def conversation(
+    index: int, *, prompt_words: int, prefix_words: int, seed: int | str, prefix_seed: int | str | None = None
+) -> list[dict[str, str]]:
+    """Messages of request `index`: a system prompt that all of one prefix_seed (else seed) share, then text of its own."""
     messages = []
     if prefix_words:
-        messages.append({"role": "system", "content": text_of(prefix_words, random.Random(f"{seed}/shared"))})
+        shared = random.Random(f"{seed if prefix_seed is None else prefix_seed}/shared")
+        messages.append({"role": "system", "content": text_of(prefix_words, shared)})
     own = text_of(max(prompt_words, 1), random.Random(f"{seed}/{index}"))
     messages.append({"role": "user", "content": f"{own} Go on with this story, as long as you can."})
     return messages

@@ -110,6 +110,14 @@ async def test_pieces_without_a_count_count_as_tokens(server: tuple[SmallServer,
     assert (answer.error, answer.n_output, answer.n_prompt) == (None, 2, 0)
 
 
+async def test_an_answer_of_special_tokens_only_is_timed_by_its_end(server: tuple[SmallServer, Endpoint]) -> None:
+    small, endpoint = server
+    end = b'data: {"choices": [{"delta": {}, "finish_reason": "length"}], "usage": {"completion_tokens": 1}}\n\n'
+    small.raw = HEAD + b'data: {"choices": [{"delta": {"content": ""}}]}\n\n' + end
+    (answer,) = await client.run(endpoint, replace(LOAD, n_requests=1))
+    assert (answer.error, answer.n_output, len(answer.pieces_s)) == (None, 1, 1)
+
+
 async def test_words_are_measured_in_the_servers_tokens(server: tuple[SmallServer, Endpoint]) -> None:
     small, endpoint = server
     measure = await client.measure(endpoint, seed=1)
