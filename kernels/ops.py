@@ -109,7 +109,10 @@ class QuantLinears(Protocol):
 
 
 class GatedLinear(Protocol):
-    """activation(x times gate transposed + bias) * (x times up transposed + bias), [n, out]; `activation` is "silu" or "gelu_tanh"."""
+    """activation(x times gate transposed + bias) * (x times up transposed + bias), [n, out].
+
+    `activation` is "silu" or "gelu_tanh", as of silu_mul and gelu_tanh_mul.
+    """
 
     def __call__(
         self, x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | None, Tensor | None], activation: str
@@ -137,9 +140,10 @@ class RMSNormAdd(Protocol):
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
-    q [n, H, D], k and v [n, Hkv, D], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches [n_blocks, block_size, Hkv, D] (written in
-    place), slots int64 [n]: block id * block_size + offset, or -1 for a padding row, which is written nowhere. Dims
-    0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D stay. k's own memory may be reused.
+    q [n, H, D], k and v [n, Hkv, D], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
+    [n_blocks, block_size, Hkv, D] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
+    row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
+    stay. k's own memory may be reused.
     """
 
     def __call__(

@@ -64,7 +64,7 @@ def tracked() -> tuple[Path, ...]:
 def walked(folder: Path) -> Iterator[Path]:
     """Every file below `folder`, except in folders that are made: environments, builds, caches, downloads."""
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() or path.name in MADE or path.name.endswith((".egg-info", ".db")):
+        if path.is_symlink() or path.name in MADE or path.name.endswith((".egg-info", ".db", ".so", ".pyd")):
             continue
         if path.is_dir():
             yield from walked(path)

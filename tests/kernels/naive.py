@@ -30,8 +30,21 @@ def quant_linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tenso
     return torch.from_numpy(y if bias is None else y + bias.double().numpy()).to(x.dtype)
 
 
-def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
-    rows = [dense(weight)[token_id] for token_id in ids.tolist()]
+def quant_linears(x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The weights stacked into one."""
+    n_outs = [weight.shape[0] for weight in weights]
+    stacked = Weight("F32", (sum(n_outs), x.shape[1]), torch.cat([dense(weight) for weight in weights]).float())
+    filled = [torch.zeros(n) if bias is None else bias for n, bias in zip(n_outs, biases, strict=True)]
+    return quant_linear(x, stacked, torch.cat(filled)).split(n_outs, 1)
+
+
+def gated_linear(x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | None, Tensor | None], activation: str) -> Tensor:
+    gated, raised = quant_linears(x, (gate, up), biases)
+    return (silu_mul if activation == "silu" else gelu_tanh_mul)(gated, raised)
+
+
+def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    rows = [dense(weight)[token_id] * scale for token_id in ids.tolist()]
     return torch.stack(rows).to(dtype) if rows else torch.empty(0, weight.shape[1], dtype=dtype)
 
 
@@ -46,11 +59,19 @@ def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def rope_and_write_kv(
-    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
 ) -> Tensor:
     """A pair of dims is a complex number, which its angle turns."""
     half = cos.shape[-1]
-    turn = torch.complex(cos.double(), sin.double()).unsqueeze(1)
+    turn = torch.complex(cos.double(), sin.double())[positions].unsqueeze(1)
 
     def turned(x: Tensor) -> Tensor:
         pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double()) * turn
@@ -97,7 +118,7 @@ def paged_attention(
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    return _gated(gate, up, lambda x: x / (1 + np.exp(-x)))
+    return _gated(gate, up, lambda x: x * (1 + np.tanh(x / 2)) / 2)
 
 
 def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -118,6 +139,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn
     for fn in (
         quant_linear,
+        quant_linears,
+        gated_linear,
         embedding,
         rms_norm,
         rms_norm_add,

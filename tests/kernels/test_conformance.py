@@ -82,7 +82,7 @@ def test_a_copy_that_serves_each_source_once_is_noticed() -> None:
 
 def test_a_write_at_a_padding_slot_is_noticed() -> None:
     honest = _reference("rope_and_write_kv")
-    careless = replace(honest, fn=lambda *args: honest.fn(*args[:7], args[7].clamp(min=0)), specs=(CPU_F32,))
+    careless = replace(honest, fn=lambda *args: honest.fn(*args[:8], args[8].clamp(min=0)), specs=(CPU_F32,))
     assert check(careless) != []
 
 
