@@ -58,17 +58,28 @@ def check(impl: Impl, oracle: Callable[..., Any] | None = None) -> list[str]:
             failures.append(f"{impl.op} from {impl.source} ({spec}): declared, but not supported: {reason}")
             continue
         for case in cases(impl.op, spec):
-            wanted = _run(oracle, case)
-            for i, (got, want) in enumerate(zip(_run(impl.fn, case), wanted, strict=True)):
+            wanted = _run(oracle, case, _rounded, impl.rounds)
+            for i, (got, want) in enumerate(zip(_run(impl.fn, case, _packed, impl.pack), wanted, strict=True)):
                 problem = difference(got, want)
                 if problem:
                     failures.append(f"{impl.op} from {impl.source} ({spec}), {case.name}, output {i}: {problem}")
     return failures
 
 
-def _run(fn: Callable[..., Any], case: Case) -> tuple[Tensor, ...]:
+def _run(fn: Callable[..., Any], case: Case, change: Callable[..., Any], how: Callable[..., Any] | None) -> tuple[Tensor, ...]:
     args = case.make()
-    return case.outputs(args, fn(*args))
+    return case.outputs(args, fn(*(change(args, how) if how else args)))
+
+
+def _rounded(args: tuple[Any, ...], rounds: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+    """Arguments of a product, whose first one is x."""
+    return rounds(args[0]), *args[1:]
+
+
+def _packed(value: Any, pack: Callable[[Weight], Any]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_packed(item, pack) for item in value)
+    return pack(value) if isinstance(value, Weight) else value
 
 
 def difference(got: Tensor, want: Tensor) -> str | None:

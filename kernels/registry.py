@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kernels import cpu, reference
 from kernels.ops import OPERATORS, Impl, OpSpec
 
-SOURCES = ("triton", "cpp", "reference")
+SOURCES = ("triton", "cpp", "cpp exact", "reference")
 """Fastest first; the first one that supports a spec is taken."""
 
 

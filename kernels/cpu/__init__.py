@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from kernels.cpu import rows
+from kernels.cpu import linear, rows
 
-IMPLS = (*rows.IMPLS,)
+IMPLS = (
+    *rows.IMPLS,
+    *linear.IMPLS,
+)

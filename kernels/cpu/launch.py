@@ -27,7 +27,7 @@ _allocate: Callable[..., Tensor] = torch.empty
 
 
 def launch(op: type, *args: Any, n_rows: int, n_seqs: int = 0) -> None:
-    """op(*args) for n_rows rows and n_seqs sequences; tensors stand for their addresses, None for 0."""
+    """op(*args) for n_rows rows and n_seqs sequences; tensors, also in lists, stand for their addresses, None for 0."""
     if _record is not None:
         _record(op, args)
     else:
@@ -37,6 +37,8 @@ def launch(op: type, *args: Any, n_rows: int, n_seqs: int = 0) -> None:
 def address(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.data_ptr()
+    if isinstance(value, list):
+        return [address(item) for item in value]
     return 0 if value is None else value
 
 

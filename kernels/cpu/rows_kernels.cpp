@@ -54,21 +54,11 @@ void rms_norm_add(const float* x, const float* residual, const float* weight, fl
 }
 
 void silu_mul(const float* gate, const float* up, float* out, int64_t size) {
-    for_each(size, [&](int64_t i, int n) {
-        const f32v x = get(gate + i, n);
-        const f32v sigmoid = div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x))));
-        put(out + i, mul(mul(x, sigmoid), get(up + i, n)), n);
-    });
+    for_each(size, [&](int64_t i, int n) { put(out + i, mul(silu(get(gate + i, n)), get(up + i, n)), n); });
 }
 
-// 0.5 x (1 + tanh(u)) = x sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3)
 void gelu_tanh_mul(const float* gate, const float* up, float* out, int64_t size) {
-    for_each(size, [&](int64_t i, int n) {
-        const f32v x = get(gate + i, n);
-        const f32v u = mul(set1(1.5957691216057308f), fma(mul(mul(x, x), x), set1(0.044715f), x));
-        const f32v sigmoid = div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), u))));
-        put(out + i, mul(mul(x, sigmoid), get(up + i, n)), n);
-    });
+    for_each(size, [&](int64_t i, int n) { put(out + i, mul(gelu_tanh(get(gate + i, n)), get(up + i, n)), n); });
 }
 
 }  // namespace

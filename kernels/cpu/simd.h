@@ -177,4 +177,13 @@ PW_INLINE f32v exp(f32v x) {
 #endif
 }
 
+PW_INLINE f32v sigmoid(f32v x) { return div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x)))); }
+
+PW_INLINE f32v silu(f32v x) { return mul(x, sigmoid(x)); }
+
+// 0.5 x (1 + tanh(u)) = x sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3)
+PW_INLINE f32v gelu_tanh(f32v x) {
+    return mul(x, sigmoid(mul(set1(1.5957691216057308f), fma(mul(mul(x, x), x), set1(0.044715f), x))));
+}
+
 }  // namespace pagewell::PW_ISA

@@ -1,0 +1,66 @@
+// Products with weights that stay quantised: packed matrices, quantised activations, and each level's kernels.
+//
+// A packed matrix lies in panels of 16 rows of the weight (outputs). A panel is a run of blocks of 32 values along K, and a block holds those
+// values of all 16 rows in the order in which they are used, scales first, so that a product reads memory front to back. Rows past the last are zero.
+//
+// What is computed, on every level and for any number of rows, in this order of arithmetic. x is quantised in blocks of 32: d = max|x| / 127,
+// q = round(x / d). For each output, block by block along K:
+//     dot = sum of (w - zero) * q over the block                      exact integers
+//     acc = fma(float(dot) * scale, d, acc)                           with two dots and scales per block where scales are per 16
+//     acc = fma(minimum, d * sum(q), acc)                             where the format has minimums
+// Only the last two lines round, and they see nothing but one row, one output and the block's place: batches cannot change a result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "isa.h"
+
+namespace pagewell {
+
+constexpr int PANEL = 16;       // rows of the weight in a panel
+constexpr int BLOCK = 32;       // values of K in a block
+constexpr int MOST_ROWS = 256;  // rows of activations that one call of a panel kernel takes
+
+// In the order of FORMATS in linear_pack.cpp.
+enum Format : int { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F32, F16, BF16, N_FORMATS };
+
+// Zero points of the packed integers, by which sums are corrected.
+enum Zero : int { ZERO_8, ZERO_16, ZERO_32, ZERO_128, N_ZEROS };
+constexpr int ZERO_POINT[N_ZEROS] = {8, 16, 32, 128};
+
+// Activations quantised in blocks. Each array has the rows of one x one after another.
+struct Quantized {
+    int8_t* q;      // [rows, k], rows padded to a multiple of 16
+    float* d;       // [rows, blocks]
+    float* s;       // [rows, blocks]: d * sum(q)
+    // [zero, rows, blocks, 2]: what a dot starts from so that the zero point is taken off: of the whole block first, or of its halves for
+    // ZERO_32. An int32, or two int16 whose sum it is, as the level's kernels keep their sums.
+    int32_t* seeds;
+    int64_t k, blocks, rows;  // rows: as allocated, a multiple of 16
+};
+
+struct LinearKernels {
+    // One row: x [k] -> row of quantized.
+    void (*quantize)(const float* x, const Quantized& quantized, int64_t row);
+
+    // acc [n_rows, 16] = rows first .. first + n_rows of x times one panel; at most MOST_ROWS. By format; null for float formats.
+    void (*panel[N_FORMATS])(const uint8_t* panel, const Quantized& x, int64_t first, int64_t n_rows, float* acc);
+
+    // The same in float32 from x itself, [n_rows, k] with rows x_stride apart.
+    void (*panel_exact[N_FORMATS])(const uint8_t* panel, const float* x, int64_t x_stride, int64_t k, int64_t n_rows, float* acc);
+
+    // out[m, 0 .. n] = acc[m] + bias, rows out_stride apart; bias may be null.
+    void (*finish)(const float* acc, const float* bias, float* out, int64_t out_stride, int64_t n_rows, int n);
+
+    // out[m, 0 .. n] = activation(gate[m] + gate_bias) * (up[m] + up_bias)
+    void (*finish_gated)(const float* gate, const float* up, const float* gate_bias, const float* up_bias, bool gelu, float* out,
+                         int64_t out_stride, int64_t n_rows, int n);
+
+    // out[0 .. k] = row `row` of a panel, in float32, times scale
+    void (*row[N_FORMATS])(const uint8_t* panel, int row, int64_t k, float scale, float* out);
+};
+
+PAGEWELL_TABLES(LinearKernels, linear)
+
+}  // namespace pagewell

@@ -1,0 +1,113 @@
+"""Products with packed weights, and rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.cpu.launch import empty, launch, native
+from kernels.cpu.support import unsupported
+from kernels.ops import BLOCKS, DENSE, Impl, OpSpec, Weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeight:
+    """A Weight in the order in which the native products read it; the Weight's own data is not needed any more."""
+
+    qtype: str
+    shape: tuple[int, int]
+    native: Any = field(repr=False)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.native.n_bytes
+
+
+def pack(weight: Weight) -> PackedWeight:
+    """Reads the whole weight, on all threads."""
+    data = weight.data if weight.data.stride(1) == 1 else weight.data.contiguous()
+    row_bytes = data.stride(0) * data.element_size()
+    return PackedWeight(weight.qtype, weight.shape, native.Packed(weight.qtype, *weight.shape, data.data_ptr(), row_bytes))
+
+
+def quant_linears(
+    x: Tensor, weights: Sequence[PackedWeight], biases: Sequence[Tensor | None], *, exact: bool = False
+) -> tuple[Tensor, ...]:
+    x = _checked(x, *weights)
+    outs = tuple(empty(len(x), weight.shape[0]) for weight in weights)
+    launch(native.Linears, x, x.stride(0), [weight.native for weight in weights], list(biases), list(outs), exact, n_rows=len(x))
+    return outs
+
+
+def quant_linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, *, exact: bool = False) -> Tensor:
+    return quant_linears(x, (weight,), (bias,), exact=exact)[0]
+
+
+def gated_linear(
+    x: Tensor,
+    gate: PackedWeight,
+    up: PackedWeight,
+    biases: tuple[Tensor | None, Tensor | None],
+    activation: str,
+    *,
+    exact: bool = False,
+) -> Tensor:
+    x = _checked(x, gate, up)
+    gelu = {"silu": False, "gelu_tanh": True}[activation]
+    out = empty(len(x), gate.shape[0])
+    launch(native.GatedLinear, x, x.stride(0), gate.native, up.native, *biases, gelu, out, exact, n_rows=len(x))
+    return out
+
+
+def embedding(ids: Tensor, weight: PackedWeight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    if dtype != torch.float32:
+        raise ValueError(f"Native rows are float32, not {dtype}.")
+    out = empty(len(ids), weight.shape[1])
+    launch(native.Embedding, out, ids, weight.native, scale, n_rows=len(ids))
+    return out
+
+
+def _checked(x: Tensor, *weights: PackedWeight) -> Tensor:
+    for weight in weights:
+        if weight.shape[1] != x.shape[1]:
+            raise ValueError(f"Rows of {x.shape[1]} values do not fit a weight of shape {weight.shape}.")
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
+def quantized(x: Tensor) -> Tensor:
+    """x [n, in] as the fast products see it: in blocks of 32, whole multiples of a 127th of the block's largest value."""
+    blocks = x.unflatten(1, (-1, 32))
+    largest = blocks.abs().amax(-1, keepdim=True)
+    integers = torch.round(blocks * torch.where(largest > 0, 127.0 / largest, 0.0))
+    return (integers * (largest / 127.0)).flatten(1)
+
+
+def _unsupported(spec: OpSpec) -> str | None:
+    if spec.qtype is not None and spec.qtype not in DENSE and spec.qtype not in BLOCKS:
+        return f"weights of type {spec.qtype}"
+    return unsupported(spec)
+
+
+def _unsupported_fast(spec: OpSpec) -> str | None:
+    if spec.qtype in DENSE:
+        return "for quantised weights"
+    if spec.exact:
+        return "quantises activations"
+    return _unsupported(spec)
+
+
+_PRODUCTS = (("quant_linear", quant_linear), ("quant_linears", quant_linears), ("gated_linear", gated_linear))
+_QUANTISED = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in BLOCKS)
+_DENSE = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in DENSE)
+_EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in (*DENSE, *BLOCKS))
+
+IMPLS = (
+    *(Impl(op, "cpp", fn, _unsupported_fast, _QUANTISED, pack, quantized) for op, fn in _PRODUCTS),
+    *(Impl(op, "cpp exact", partial(fn, exact=True), _unsupported, (*_DENSE, *_EXACT), pack) for op, fn in _PRODUCTS),
+    Impl("embedding", "cpp", embedding, _unsupported, (*_DENSE, *_QUANTISED), pack),
+)

@@ -1,0 +1,133 @@
+// How each format's blocks lie in a panel, and how they are read. Included by kernel sources only.
+#pragma once
+
+#include "linear.h"
+#include "simd16.h"
+
+namespace pagewell::PW_ISA {
+
+// HEAD bytes before every NB blocks; a block is META bytes of scales (and minimums), HIGH bytes of high bits, then the low bits.
+template <Format T>
+struct Layout;
+struct Plain {
+    static constexpr int HEAD = 0, NB = 1;
+    static constexpr bool HALVES = false;
+};
+struct Super {
+    static constexpr int NB = 8;
+};
+template <>
+struct Layout<Q4_0> : Plain {
+    static constexpr int BITS = 4, META = 32, HIGH = 0, ZERO = ZERO_8;
+    static constexpr bool MINS = false;
+};
+template <>
+struct Layout<Q4_1> : Plain {
+    static constexpr int BITS = 4, META = 64, HIGH = 0, ZERO = -1;
+    static constexpr bool MINS = true;
+};
+template <>
+struct Layout<Q5_0> : Plain {
+    static constexpr int BITS = 5, META = 32, HIGH = 64, ZERO = ZERO_16;
+    static constexpr bool MINS = false;
+};
+// Five bits without a sign would not fit the sums of 16 bits: 16 is taken off and made up for in the minimum.
+template <>
+struct Layout<Q5_1> : Plain {
+    static constexpr int BITS = 5, META = 64, HIGH = 64, ZERO = ZERO_16;
+    static constexpr bool MINS = true;
+};
+template <>
+struct Layout<Q8_0> : Plain {
+    static constexpr int BITS = 8, META = 32, HIGH = 0, ZERO = WIDE_DOTS ? ZERO_128 : -1;
+    static constexpr bool MINS = false;
+};
+template <>
+struct Layout<Q4_K> : Super {
+    static constexpr int BITS = 4, HEAD = 64, META = 32, HIGH = 0, ZERO = -1;
+    static constexpr bool MINS = true, HALVES = false;
+};
+template <>
+struct Layout<Q5_K> : Super {
+    static constexpr int BITS = 5, HEAD = 64, META = 32, HIGH = 64, ZERO = ZERO_16;
+    static constexpr bool MINS = true, HALVES = false;
+};
+template <>
+struct Layout<Q6_K> : Super {
+    static constexpr int BITS = 6, HEAD = 32, META = 32, HIGH = 128, ZERO = ZERO_32;
+    static constexpr bool MINS = false, HALVES = true;
+};
+
+template <Format T>
+constexpr int LOW = Layout<T>::BITS == 8 ? 512 : 256;
+template <Format T>
+constexpr int BLOCK_BYTES = Layout<T>::META + Layout<T>::HIGH + LOW<T>;
+template <Format T>
+constexpr int SUPER_BYTES = Layout<T>::HEAD + Layout<T>::NB * BLOCK_BYTES<T>;
+
+// Values 4 G .. 4 G + 3 of all 16 rows: unsigned integers below 2^BITS, or signed bytes of Q8_0.
+template <Format T, int G>
+PW_INLINE W group(const uint8_t* block) {
+    using L = Layout<T>;
+    const uint8_t* high = block + L::META;
+    const uint8_t* low = high + L::HIGH;
+    if constexpr (L::BITS == 8) {
+        return w_load(low + 64 * G);
+    } else {
+        const W packed = w_load(low + 64 * (G / 2));
+        const W bits = G % 2 ? w_and(w_shift<-4>(packed), 15) : w_and(packed, 15);
+        if constexpr (L::BITS == 5) return w_or_and(bits, w_shift<4 - G>(w_load(high)), 16);
+        if constexpr (L::BITS == 6) return w_or_and(bits, w_shift<4 - 2 * (G % 4)>(w_load(high + 64 * (G / 4))), 48);
+        return bits;
+    }
+}
+
+// What multiplies the integers of a block: scale (of its first half, where halves differ), scale of the second half, minimum.
+struct Scales {
+    F first, second, minimum;
+};
+
+struct Head {
+    F d, dmin;
+};
+
+template <Format T>
+PW_INLINE Head read_head(const uint8_t* super) {
+    if constexpr (Layout<T>::NB == 1) return {f_zero(), f_zero()};
+    else if constexpr (Layout<T>::MINS) return {f_half(super), f_half(super + 32)};
+    else return {f_half(super), f_zero()};
+}
+
+// As the file means them: value = first * integer + minimum, integers without their zero point.
+template <Format T>
+PW_INLINE Scales read_scales(const Head& head, const uint8_t* block) {
+    using L = Layout<T>;
+    Scales scales{f_zero(), f_zero(), f_zero()};
+    if constexpr (L::NB == 1) {
+        scales.first = f_half(block);
+        if constexpr (L::MINS) scales.minimum = f_half(block + 32);
+    } else if constexpr (L::HALVES) {
+        scales.first = f_mul(head.d, f_s8(block));
+        scales.second = f_mul(head.d, f_s8(block + 16));
+    } else {
+        scales.first = f_mul(head.d, f_u8(block));
+        scales.minimum = f_mul(f_mul(head.dmin, f_all(-1.0f)), f_u8(block + 16));
+    }
+    return scales;
+}
+
+// As the integer kernels use them.
+template <Format T>
+PW_INLINE Scales read_dot_scales(const Head& head, const uint8_t* block) {
+    Scales scales = read_scales<T>(head, block);
+    if constexpr (Layout<T>::MINS && Layout<T>::ZERO == ZERO_16) scales.minimum = f_fma(f_all(16.0f), scales.first, scales.minimum);
+    return scales;
+}
+
+// f(super, index of its first block) along a panel, for blocks begin .. end, which are multiples of NB.
+template <Format T>
+PW_INLINE const uint8_t* super_at(const uint8_t* panel, int64_t block) {
+    return panel + block / Layout<T>::NB * SUPER_BYTES<T>;
+}
+
+}  // namespace pagewell::PW_ISA

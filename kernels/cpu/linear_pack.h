@@ -1,0 +1,33 @@
+// Packed: a weight as the kernels of linear.h read it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "linear.h"
+
+namespace pagewell {
+
+class Packed {
+  public:
+    // From rows of GGUF blocks (layouts: block_* in ggml-common.h) or of floats, row_bytes apart. Unknown formats and rows that are no whole blocks
+    // throw std::invalid_argument.
+    Packed(const std::string& format, int64_t n_out, int64_t n_in, const uint8_t* rows, int64_t row_bytes);
+
+    Format format() const { return format_; }
+    int64_t n_out() const { return n_out_; }
+    int64_t n_in() const { return n_in_; }
+    int64_t n_panels() const { return (n_out_ + PANEL - 1) / PANEL; }
+    int64_t panel_bytes() const { return panel_bytes_; }
+    int64_t n_bytes() const { return n_panels() * panel_bytes_; }
+    bool is_float() const { return format_ >= F32; }
+    const uint8_t* panel(int64_t i) const { return data_.get() + i * panel_bytes_; }
+
+  private:
+    Format format_;
+    int64_t n_out_, n_in_, panel_bytes_;
+    std::shared_ptr<uint8_t> data_;
+};
+
+}  // namespace pagewell

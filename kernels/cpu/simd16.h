@@ -1,0 +1,176 @@
+// What a panel's kernels need of a level: 16 floats, 64 bytes of packed weights (16 rows of 4 values), and dot products of them with 4 activations.
+//   F    16 floats, one for each row of the panel
+//   W    64 bytes: 4 consecutive values of K for each of 16 rows
+//   Dot  16 sums in the making
+// Included by kernel sources only.
+#pragma once
+
+#include "simd.h"
+
+namespace pagewell::PW_ISA {
+
+#if defined(__AVX512F__)
+
+struct F {
+    __m512 v;
+};
+PW_INLINE F f_zero() { return {_mm512_setzero_ps()}; }
+PW_INLINE F f_all(float x) { return {_mm512_set1_ps(x)}; }
+PW_INLINE F f_load(const float* p) { return {_mm512_loadu_ps(p)}; }
+PW_INLINE void f_store(float* p, F x) { _mm512_storeu_ps(p, x.v); }
+PW_INLINE F f_mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
+PW_INLINE F f_fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+PW_INLINE F f_half(const uint8_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+PW_INLINE F f_bf16(const uint8_t* p) { return {load_bf16((const uint16_t*)p).v}; }
+PW_INLINE F f_u8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+PW_INLINE F f_s8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+
+struct W {
+    __m512i v;
+};
+PW_INLINE W w_load(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+PW_INLINE void w_store(uint8_t* p, W w) { _mm512_storeu_si512(p, w.v); }
+PW_INLINE W w_and(W a, int mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(char(mask)))}; }
+// a | (b & mask)
+PW_INLINE W w_or_and(W a, W b, int mask) { return {_mm512_ternarylogic_epi32(a.v, b.v, _mm512_set1_epi8(char(mask)), 0xf8)}; }
+template <int S>
+PW_INLINE W w_shift(W a) {  // by S bits to the left, or -S to the right; bits of neighbouring bytes come in
+    if constexpr (S >= 0) return {_mm512_slli_epi16(a.v, S)};
+    else return {_mm512_srli_epi16(a.v, -S)};
+}
+PW_INLINE W w_xor(W a, int mask) { return {_mm512_xor_si512(a.v, _mm512_set1_epi8(char(mask)))}; }
+PW_INLINE W w_sub(W a, int x) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(char(x)))}; }
+template <int B>
+PW_INLINE F w_float(W a) {  // byte B of each row, signed
+    return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(a.v, 24 - 8 * B), 24))};
+}
+
+constexpr bool WIDE_DOTS = true;  // sums are kept in 32 bits
+struct Dot {
+    __m512i v;
+};
+PW_INLINE Dot dot_zero() { return {_mm512_setzero_si512()}; }
+PW_INLINE Dot dot_seed(int32_t seed) { return {_mm512_set1_epi32(seed)}; }
+PW_INLINE int32_t four(const int8_t* x) {
+    int32_t word;
+    __builtin_memcpy(&word, x, 4);
+    return word;
+}
+// dot += w * x, w unsigned
+PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) { return {_mm512_dpbusd_epi32(dot.v, w.v, _mm512_set1_epi32(four(x)))}; }
+PW_INLINE F dot_float(Dot dot) { return {_mm512_cvtepi32_ps(dot.v)}; }
+
+#elif defined(__AVX2__)
+
+struct F {
+    __m256 a, b;
+};
+PW_INLINE F f_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+PW_INLINE F f_all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+PW_INLINE F f_load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+PW_INLINE void f_store(float* p, F x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+PW_INLINE F f_mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+PW_INLINE F f_fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+PW_INLINE F f_half(const uint8_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 16)))};
+}
+PW_INLINE F f_bf16(const uint8_t* p) { return {load_bf16((const uint16_t*)p).v, load_bf16((const uint16_t*)p + 8).v}; }
+PW_INLINE F f_u8(const uint8_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p))),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
+}
+PW_INLINE F f_s8(const uint8_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
+}
+
+struct W {
+    __m256i a, b;
+};
+PW_INLINE W w_load(const uint8_t* p) { return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))}; }
+PW_INLINE void w_store(uint8_t* p, W w) {
+    _mm256_storeu_si256((__m256i*)p, w.a);
+    _mm256_storeu_si256((__m256i*)(p + 32), w.b);
+}
+PW_INLINE W w_and(W x, int mask) {
+    const __m256i m = _mm256_set1_epi8(char(mask));
+    return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
+}
+PW_INLINE W w_or_and(W x, W y, int mask) {
+    const W z = w_and(y, mask);
+    return {_mm256_or_si256(x.a, z.a), _mm256_or_si256(x.b, z.b)};
+}
+template <int S>
+PW_INLINE W w_shift(W x) {
+    if constexpr (S >= 0) return {_mm256_slli_epi16(x.a, S), _mm256_slli_epi16(x.b, S)};
+    else return {_mm256_srli_epi16(x.a, -S), _mm256_srli_epi16(x.b, -S)};
+}
+PW_INLINE W w_xor(W x, int mask) {
+    const __m256i m = _mm256_set1_epi8(char(mask));
+    return {_mm256_xor_si256(x.a, m), _mm256_xor_si256(x.b, m)};
+}
+PW_INLINE W w_sub(W x, int y) {
+    const __m256i m = _mm256_set1_epi8(char(y));
+    return {_mm256_sub_epi8(x.a, m), _mm256_sub_epi8(x.b, m)};
+}
+template <int B>
+PW_INLINE F w_float(W x) {
+    return {_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.a, 24 - 8 * B), 24)),
+            _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.b, 24 - 8 * B), 24))};
+}
+PW_INLINE __m256i four(const int8_t* x) {
+    int32_t word;
+    __builtin_memcpy(&word, x, 4);
+    return _mm256_set1_epi32(word);
+}
+
+struct Dot {
+    __m256i a, b;
+};
+PW_INLINE Dot dot_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+PW_INLINE Dot dot_seed(int32_t seed) { return {_mm256_set1_epi32(seed), _mm256_set1_epi32(seed)}; }
+
+#if defined(__AVXVNNI__)
+
+constexpr bool WIDE_DOTS = true;
+PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) {
+    return {_mm256_dpbusd_avx_epi32(dot.a, w.a, four(x)), _mm256_dpbusd_avx_epi32(dot.b, w.b, four(x))};
+}
+PW_INLINE F dot_float(Dot dot) { return {_mm256_cvtepi32_ps(dot.a), _mm256_cvtepi32_ps(dot.b)}; }
+
+#else
+
+// Sums are kept in 16 bits, two for each row, and widened once per dot: half again as fast as widening every product. With weights in
+// -16 .. 15 (or 0 .. 15) over 32 values, or -32 .. 31 over 16, and |x| <= 127, a finished sum fits, however it wrapped on the way.
+constexpr bool WIDE_DOTS = false;
+PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) {
+    // Pinned down: left to itself the compiler keeps the products of several steps and spills the sums.
+    const __m256i y = four(x);
+    __m256i p, r;
+    asm("vpmaddubsw %1, %2, %0" : "=x"(p) : "x"(y), "x"(w.a));
+    asm("vpmaddubsw %1, %2, %0" : "=x"(r) : "x"(y), "x"(w.b));
+    asm("vpaddw %1, %0, %0" : "+x"(dot.a) : "x"(p));
+    asm("vpaddw %1, %0, %0" : "+x"(dot.b) : "x"(r));
+    return dot;
+}
+PW_INLINE F dot_float(Dot dot) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    return {_mm256_cvtepi32_ps(_mm256_madd_epi16(dot.a, ones)), _mm256_cvtepi32_ps(_mm256_madd_epi16(dot.b, ones))};
+}
+// Of signed bytes: no room in 16 bits for more than one step.
+PW_INLINE Dot dot_add_signed(Dot dot, W w, const int8_t* x) {
+    const __m256i ones = _mm256_set1_epi16(1), y = four(x);
+    const __m256i p = _mm256_maddubs_epi16(_mm256_sign_epi8(w.a, w.a), _mm256_sign_epi8(y, w.a));
+    const __m256i r = _mm256_maddubs_epi16(_mm256_sign_epi8(w.b, w.b), _mm256_sign_epi8(y, w.b));
+    return {_mm256_add_epi32(dot.a, _mm256_madd_epi16(p, ones)), _mm256_add_epi32(dot.b, _mm256_madd_epi16(r, ones))};
+}
+PW_INLINE F dot_float_wide(Dot dot) { return {_mm256_cvtepi32_ps(dot.a), _mm256_cvtepi32_ps(dot.b)}; }
+
+#endif
+
+#endif
+
+}  // namespace pagewell::PW_ISA
