@@ -56,7 +56,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     ] = 0
     enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
     enforce_eager: Annotated[
-        bool, Meta(description="Never capture the decode step as a graph. Nothing is captured yet, so it has no effect so far.")
+        bool, Meta(description="Call the operators of a step one by one instead of replaying a recorded step; for comparisons.")
     ] = False
     device: Annotated[
         Literal["auto", "cpu", "cuda"], Meta(description="Where the model runs. auto: a GPU if torch sees one.")
@@ -71,6 +71,17 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
             description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory."
         ),
     ] = "auto"
+    kernel_precision: Annotated[
+        Literal["fast", "exact"],
+        Meta(
+            description="fast: products quantise activations to 8 bits, where the processor is faster so. exact: they are taken "
+            "in float32, for comparisons."
+        ),
+    ] = "fast"
+    threads: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="Threads that compute on a CPU. Default: one for each physical core."),
+    ] = None
     seed: Annotated[int, Meta(ge=0, description="Seed from which requests without a seed of their own draw theirs.")] = 0
     max_waiting: Annotated[
         int, Meta(ge=1, description="Most requests beyond max_num_seqs; one more is answered 503 with a time to come back.")

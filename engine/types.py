@@ -114,6 +114,7 @@ class Sequence:
     n_cached: int = 0
     """Prompt tokens that the first admission found in the prefix cache."""
     block_ids: list[int] = field(default_factory=list)
+    """The list is only ever appended to; any other change makes a new one, so that who copied it need not look again."""
     block_keys: list[bytes] = field(default_factory=list)
     """Chained keys of the full blocks of `token_ids`, grown as tokens are committed."""
     n_published: int = 0
@@ -139,6 +140,9 @@ class Sequence:
     def n_wanted(self) -> int:
         """Tokens whose KV does not exist yet: the rest of a prefill, or the one of a decode."""
         return len(self.token_ids) - self.n_computed
+
+    def replace_block(self, i: int, block_id: int) -> None:
+        self.block_ids = [*self.block_ids[:i], block_id, *self.block_ids[i + 1 :]]
 
 
 @dataclass(slots=True, frozen=True)
@@ -190,7 +194,7 @@ class StepInputs:
     block_tables: torch.Tensor
     """int32 [s, most blocks of a sequence], padded with -1."""
     logit_rows: torch.Tensor
-    """int64 [rows]: flat token rows whose logits are needed, entry by entry."""
+    """int64 [draws]: the last row of each entry that samples."""
 
 
 @dataclass(slots=True, frozen=True)

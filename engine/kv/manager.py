@@ -102,7 +102,7 @@ class KVManager:
         for i, fresh in zip(shared, self.pool.allocate(len(shared)), strict=True):
             source = self.pool.blocks[seq.block_ids[i]]
             copies.append((source.id, fresh.id))
-            seq.block_ids[i] = fresh.id
+            seq.replace_block(i, fresh.id)
             self._copied.append(source)
         seq.block_ids += [block.id for block in self.pool.allocate(n_new)]
         return copies
@@ -124,7 +124,7 @@ class KVManager:
             known = self.pool.publish(block, keys[i])
             if known is not block:
                 self.pool.acquire(known)
-                seq.block_ids[i] = known.id
+                seq.replace_block(i, known.id)
                 self.pool.release(block)
             if i < seq.n_pending_end:
                 self._forget_pending(keys[i])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from kernels.ops import OpSpec
+from kernels.ops import Impl, OpSpec
 from kernels.registry import resolve
+
+_PRODUCTS = ("quant_linear", "quant_linears", "gated_linear")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,29 @@ class Operators:
     dtype: torch.dtype
     """Of activations."""
     kv_dtype: torch.dtype
+    exact: bool = False
+    """Products of weights and activations are taken in float32."""
+    used: list[Impl] = field(default_factory=list, init=False, compare=False, repr=False)
+    """What the model runs on."""
 
-    def get(self, op: str, *, qtype: str | None = None) -> Callable[..., Any]:
-        """An operator on activations, and on weights of `qtype` if it takes any. Raises KernelMissing."""
-        return resolve(op, OpSpec(device=self.device.type, dtype=self.dtype, qtype=qtype)).fn
+    @property
+    def native(self) -> bool:
+        """Whether all that the model runs on are native CPU operators."""
+        return all(impl.source.startswith("cpp") for impl in self.used)
+
+    def find(self, op: str, *, qtype: str | None = None) -> Impl:
+        """An operator on activations, and on weights of `qtype` if it takes any; not counted as used. Raises KernelMissing."""
+        return resolve(op, OpSpec(self.device.type, self.dtype, qtype=qtype, exact=self.exact and op in _PRODUCTS))
+
+    def use(self, impl: Impl) -> Callable[..., Any]:
+        self.used.append(impl)
+        return impl.fn
+
+    def get(self, op: str) -> Callable[..., Any]:
+        """An operator on activations alone. Raises KernelMissing."""
+        return self.use(self.find(op))
 
     def get_cached(self, op: str, head_size: int, *, window: bool = False, soft_cap: bool = False) -> Callable[..., Any]:
         """An operator on the KV cache. Raises KernelMissing."""
         spec = OpSpec(self.device.type, self.dtype, self.kv_dtype, head_size=head_size, window=window, soft_cap=soft_cap)
-        return resolve(op, spec).fn
+        return self.use(resolve(op, spec))

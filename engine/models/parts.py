@@ -6,8 +6,9 @@ the residual stream have the operators' dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from engine.models.operators import Operators
 from engine.types import StepInputs
 from engine.weights.config import ModelConfig
 from engine.weights.loader import Slot
-from kernels.ops import Weight
+from kernels.ops import Impl, Weight
 
 Parameters = Iterator[tuple[str, Slot]]
 Caches = tuple[Tensor, Tensor]
@@ -33,8 +34,9 @@ class Vector:
         self.value: Tensor | None = None
         self._offset = offset
 
-    def fill(self, value: Tensor) -> None:
+    def fill(self, value: Tensor) -> bool:
         self.value = value + self._offset if self._offset else value
+        return self.value is value
 
 
 class Matrix:
@@ -43,13 +45,21 @@ class Matrix:
     def __init__(self, ops: Operators, op: str, n_out: int, n_in: int) -> None:
         self.shape = (n_out, n_in)
         self.weight: Weight | None = None
+        """As the operator wants it: the Weight, or what `impl.pack` made of it."""
+        self.impl: Impl | None = None
         self._ops = ops
         self._op = op
         self._fn: Callable[..., Tensor] | None = None
 
-    def fill(self, value: Weight) -> None:
-        self.weight = value
-        self._fn = self._ops.get(self._op, qtype=value.qtype)
+    def fill(self, value: Weight, *, same: Matrix | None = None) -> bool:
+        """same: a parameter that was filled with this value before, whose packed weight is taken where it can be."""
+        self.impl = self._ops.find(self._op, qtype=value.qtype)
+        self._fn = self._ops.use(self.impl)
+        if same is not None and self.impl.pack is same.impl.pack:
+            self.weight = same.weight
+        else:
+            self.weight = self.impl.pack(value) if self.impl.pack else value
+        return self.weight is value
 
 
 class Linear(Matrix):
@@ -57,14 +67,49 @@ class Linear(Matrix):
         super().__init__(ops, "quant_linear", n_out, n_in)
         self.bias = Vector(n_out) if bias else None
 
+    @property
+    def bias_value(self) -> Tensor | None:
+        return self.bias and self.bias.value
+
     def __call__(self, x: Tensor) -> Tensor:
         """[n, n_in] -> [n, n_out]"""
-        return self._fn(x, self.weight, self.bias and self.bias.value)
+        return self._fn(x, self.weight, self.bias_value)
 
     def parameters(self, name: str) -> Parameters:
         yield f"{name}.weight", self
         if self.bias:
             yield f"{name}.bias", self.bias
+
+
+def fused(ops: Operators, op: str, parts: Sequence[Linear]) -> Callable[..., Any] | None:
+    """An operator on several filled matrices, if one implementation takes them all as they are; else they are multiplied singly.
+
+    A model file may mix weight types within a layer.
+    """
+    impls = [ops.find(op, qtype=part.weight.qtype) for part in parts]
+    fits = all(
+        impl is impls[0] and (impl.source, impl.pack) == (part.impl.source, part.impl.pack)
+        for impl, part in zip(impls, parts, strict=True)
+    )
+    return ops.use(impls[0]) if fits else None
+
+
+class Linears:
+    """Several matrices on the same x, in one call where that can be."""
+
+    def __init__(self, ops: Operators, *parts: Linear) -> None:
+        self._ops = ops
+        self._parts = parts
+
+    @cached_property
+    def _fused(self) -> Callable[[Tensor], tuple[Tensor, ...]] | None:
+        fn = fused(self._ops, "quant_linears", self._parts)
+        weights, biases = zip(*((part.weight, part.bias_value) for part in self._parts), strict=True)
+        return fn and (lambda x: fn(x, weights, biases))
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[n, n_in] -> [n, n_out] of each part"""
+        return self._fused(x) if self._fused else tuple(part(x) for part in self._parts)
 
 
 class Embedding(Matrix):
@@ -75,15 +120,13 @@ class Embedding(Matrix):
         self._scale = torch.tensor(scale, dtype=ops.dtype).item()
         self._head = head
 
-    def fill(self, value: Weight) -> None:
-        super().fill(value)
-        if self._head:
-            self._head.fill(self.weight)
+    def fill(self, value: Weight) -> bool:
+        keeps = super().fill(value)
+        return self._head.fill(value, same=self) or keeps if self._head else keeps
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """int64 [n] -> [n, h]"""
-        rows = self._fn(token_ids, self.weight, self._ops.dtype)
-        return rows if self._scale == 1.0 else rows * self._scale
+        return self._fn(token_ids, self.weight, self._ops.dtype, self._scale)
 
 
 class Norm(Vector):
@@ -116,11 +159,21 @@ class MLP:
         self.gate = Linear(ops, config.hidden_size, config.intermediate_size, bias=bias)
         self.up = Linear(ops, config.hidden_size, config.intermediate_size, bias=bias)
         self.down = Linear(ops, config.intermediate_size, config.hidden_size, bias=bias)
-        self._activate = ops.get({"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}[config.activation])
+        self._ops = ops
+        self._activation = config.activation
+
+    @cached_property
+    def _gated(self) -> Callable[[Tensor], Tensor]:
+        gate, up = self.gate, self.up
+        if fn := fused(self._ops, "gated_linear", (gate, up)):
+            biases = gate.bias_value, up.bias_value
+            return lambda x: fn(x, gate.weight, up.weight, biases, self._activation)
+        activate = self._ops.get(f"{self._activation}_mul")
+        return lambda x: activate(gate(x), up(x))
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, h] -> [n, h]"""
-        return self.down(self._activate(self.gate(x), self.up(x)))
+        return self.down(self._gated(x))
 
     def parameters(self, name: str) -> Parameters:
         yield from self.gate.parameters(f"{name}.gate_proj")
@@ -149,6 +202,7 @@ class Attention:
         self.o = Linear(ops, q_size, size, bias=output_bias)
         self.q_norm = head_norm() if head_norm else None
         self.k_norm = head_norm() if head_norm else None
+        self._qkv = Linears(ops, self.q, self.k, self.v)
         self._head_dim = config.head_dim
         self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
         self._write = ops.get_cached("rope_and_write_kv", config.head_dim)
@@ -158,9 +212,7 @@ class Attention:
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
         """[n, h] -> [n, h]; writes the step's keys and values into the caches."""
-        q = self.q(x).unflatten(-1, (-1, self._head_dim))
-        k = self.k(x).unflatten(-1, (-1, self._head_dim))
-        v = self.v(x).unflatten(-1, (-1, self._head_dim))
+        q, k, v = (rows.unflatten(-1, (-1, self._head_dim)) for rows in self._qkv(x))
         if self.q_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q = self._write(q, k, v, *angles, *caches, inputs.slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -13,13 +14,17 @@ from engine.errors import ConfigError
 from engine.kv.storage import KVStorage
 from engine.models import registry
 from engine.models.operators import Operators
-from engine.runner import memory
-from engine.runner.inputs import prepare
+from engine.runner import memory, threads
+from engine.runner.graphs import RecordedStep, Unrecordable
+from engine.runner.inputs import StepBuffers
+from engine.runner.steps import EagerStep
 from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
 from engine.types import Entry, Sampled, StepPlan, StepResult, TokenLogprob
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.loader import fill
+
+log = logging.getLogger(__name__)
 
 _PROMPT_ROWS = 64
 """Rows of logits held at once for prompt logprobs: a vocabulary of 262,144 makes 64 MiB of them."""
@@ -59,7 +64,9 @@ class ModelRunner:
         self.n_blocks = self.budget.n_blocks
         self.max_model_len = self.budget.max_model_len
         self.kv_bytes = self.budget.n_bytes
-        self.model = registry.build(model, Operators(self.device, self.dtype, self.kv_dtype), self.max_model_len)
+        threads.use(config.threads)
+        ops = Operators(self.device, self.dtype, self.kv_dtype, exact=config.kernel_precision == "exact")
+        self.model = registry.build(model, ops, self.max_model_len)
         fill(
             self.model,
             checkpoint,
@@ -72,7 +79,20 @@ class ModelRunner:
             model.n_layers, self.n_blocks, config.block_size, model.n_kv_heads, model.head_dim, self.kv_dtype, self.device
         )
         self.sampler = Sampler(min(n_vocab or model.vocab_size, model.vocab_size))
-        self._block_size = config.block_size
+        n_columns = -(-self.max_model_len // config.block_size)
+        buffers = StepBuffers(config.token_budget, config.max_num_seqs, n_columns, config.block_size, self.device)
+        self.eager = EagerStep(self.model, self.kv, buffers)
+        self.recorded = None
+        if ops.native:
+            threads.leave_to_native_operators()
+            self.recorded = None if config.enforce_eager else self._recorded(buffers)
+
+    def _recorded(self, buffers: StepBuffers) -> RecordedStep | None:
+        try:
+            return RecordedStep(self.model, self.kv, buffers)
+        except Unrecordable as error:
+            log.warning("Each step calls its operators one by one, which takes longer: %s", error)
+            return None
 
     @property
     def kv_extras(self) -> dict[str, str | int]:
@@ -90,38 +110,25 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a plan's tokens and draw from the last row of each entry that samples. Raises BrokenLogits."""
         self.kv.copy(plan.copies)
-        inputs = prepare(plan, self._block_size, self.device)
-        hidden = self.model.forward(inputs, self.kv).index_select(0, inputs.logit_rows)
-        sampled: list[Sampled] = []
-        tokens = iter(self._sample(plan, hidden))
-        row = 0
+        step = self.recorded if self.recorded is not None and self.recorded.holds(plan) else self.eager
+        size = step.prepare(plan)
+        hidden = step.forward(size)
+        seqs = [entry.seq for entry in plan.entries if entry.samples]
+        tokens = iter(self.sampler.sample(step.logits(size), seqs) if seqs else ())
+        sampled, row = [], 0
         for entry in plan.entries:
-            prompt_logprobs = self._prompt_logprobs(entry, hidden[row : row + entry.n_logits])
-            row += entry.n_logits
-            if not entry.samples:
-                sampled.append(Sampled(prompt_logprobs=prompt_logprobs))
-                continue
-            token_id, logprob = next(tokens)
-            sampled.append(Sampled((token_id,), None if logprob is None else (logprob,), prompt_logprobs))
+            row += entry.n_query
+            prompt_logprobs = None
+            if entry.seq.prompt_logprobs is not None:
+                prompt_logprobs = self._prompt_logprobs(entry, hidden[row - entry.n_logits : row])
+            token_id, logprob = next(tokens) if entry.samples else (None, None)
+            token_ids = () if token_id is None else (token_id,)
+            sampled.append(Sampled(token_ids, None if logprob is None else (logprob,), prompt_logprobs))
         return StepResult(tuple(sampled))
 
-    def _sample(self, plan: StepPlan, hidden: Tensor) -> list[tuple[int, TokenLogprob | None]]:
-        """hidden: of the plan's logit rows, entry by entry."""
-        rows, end = [], 0
-        for entry in plan.entries:
-            end += entry.n_logits
-            if entry.samples:
-                rows.append(end - 1)
-        if not rows:
-            return []
-        last = hidden if len(rows) == len(hidden) else hidden.index_select(0, torch.tensor(rows, device=self.device))
-        return self.sampler.sample(self.model.logits(last), [entry.seq for entry in plan.entries if entry.samples])
-
-    def _prompt_logprobs(self, entry: Entry, hidden: Tensor) -> tuple[TokenLogprob, ...] | None:
-        """Of the prompt tokens that come after the entry's logit rows, if the sequence collects them."""
+    def _prompt_logprobs(self, entry: Entry, hidden: Tensor) -> tuple[TokenLogprob, ...]:
+        """Of the prompt tokens that come after the entry's last n_logits rows, whose hidden states are given."""
         seq = entry.seq
-        if seq.prompt_logprobs is None:
-            return None
         first = entry.start + entry.n_query - entry.n_logits + 1
         token_ids = seq.token_ids[first : min(first + entry.n_logits, seq.n_prompt)]
         n_top = seq.request.params.prompt_logprobs or 0

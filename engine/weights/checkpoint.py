@@ -50,6 +50,14 @@ class Checkpoint(Protocol):
         """A 1-D tensor as float32."""
         ...
 
+    def read_ahead(self, name: str) -> None:
+        """Have the disk begin to read a tensor that will soon be asked for, where the system can."""
+        ...
+
+    def give_back(self, name: str) -> None:
+        """Take a tensor's pages out of the process, where the system can; they come back when they are read again."""
+        ...
+
 
 def digest_of(configuration: bytes, tensors: Iterable[tuple[str, Tensor]]) -> str:
     """Hex SHA-256 of a checkpoint: its configuration, and of each tensor (name, bytes as uint8) the size and three samples.

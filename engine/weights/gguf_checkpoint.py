@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.weights import pages
 from engine.weights.checkpoint import digest_of, no_such_tensor, require_rank
 from engine.weights.gguf import GGUFFile
 from engine.weights.gguf_config import from_gguf
@@ -69,6 +70,12 @@ class GGUFCheckpoint:
         values = dequantize(tensor.qtype, data) if tensor.qtype in BLOCKS else data.float()
         values = self._restore(values, source)
         return values - 1 if source.minus_one else values
+
+    def read_ahead(self, name: str) -> None:
+        pages.read_ahead(self.file.data(self._source(name).gguf_name))
+
+    def give_back(self, name: str) -> None:
+        pages.give_back(self.file.data(self._source(name).gguf_name))
 
     def _restore(self, data: Tensor, source: Source) -> Tensor:
         if not source.n_permuted_heads:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.weights import pages
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf_checkpoint import GGUFCheckpoint
 from engine.weights.safetensors import SafetensorsCheckpoint
@@ -17,7 +18,7 @@ from kernels.ops import BLOCKS, DENSE, Weight
 from kernels.reference.dequant import dequantize
 
 _QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
-_PAGE_BYTES = 4096
+_READ_AHEAD_BYTES = 64 << 20
 _TILE_ROWS = 512
 
 
@@ -26,8 +27,11 @@ class Slot(Protocol):
 
     shape: tuple[int, ...]
 
-    def fill(self, value: Weight | Tensor) -> None:
-        """Take a Weight where shape is 2-D, a float32 vector where it is 1-D; called exactly once."""
+    def fill(self, value: Weight | Tensor) -> bool:
+        """Take a Weight where shape is 2-D, a float32 vector where it is 1-D; called exactly once.
+
+        Returns whether the slot goes on to refer to the value's memory, which may be the mapped file.
+        """
         ...
 
 
@@ -63,19 +67,29 @@ def fill(
 ) -> None:
     """Fill every slot of the model once; every tensor of the checkpoint must be used, but for a tied output matrix.
 
-    quantization "auto" leaves matrices as the file has them, on a CPU as views on the mapped file; "none" makes them
-    dense in `dtype`. progress is called with (bytes done, bytes in all), the last time with both equal. Raises
-    ModelLoadError, naming the tensors, when names or shapes of model and checkpoint do not agree.
+    quantization "auto" gives slots the matrices as the file has them, on a CPU as views on the mapped file; "none" makes
+    them dense in `dtype`. The disk reads ahead of the slot being filled, and pages that a slot has read and does not keep
+    are given back, so that a file and what was made of it are never in memory both. progress is called with (bytes done,
+    bytes in all), the last time with both equal. Raises ModelLoadError, naming the tensors, when names or shapes of model
+    and checkpoint do not agree.
     """
     slots = model.parameters()
     _compare(slots, checkpoint)
-    done = 0
+    done = ahead = 0
+    coming = iter(slots)
     for name, slot in slots.items():
+        while ahead < done + _READ_AHEAD_BYTES and (later := next(coming, None)) is not None:
+            checkpoint.read_ahead(later)
+            ahead += checkpoint.stored_bytes(later)
         if len(slot.shape) == 2:
             weight = checkpoint.weight(name)
-            slot.fill(_placed(_dense(weight, dtype) if quantization == "none" else weight, device))
+            weight = _moved(_dense(weight, dtype) if quantization == "none" else weight, device)
+            if not slot.fill(weight):
+                checkpoint.give_back(name)
+            elif weight.data.device.type == "cpu":
+                pages.touch(weight.data)  # the first answer should not wait for the disk, and progress should mean something
         else:
-            slot.fill(checkpoint.vector(name).to(device))
+            slot.fill(checkpoint.vector(name).to(device, copy=True))
         done += checkpoint.stored_bytes(name)
         if progress:
             progress(done, checkpoint.n_bytes)
@@ -113,9 +127,7 @@ def _dense(weight: Weight, dtype: torch.dtype) -> Weight:
     return Weight(_QTYPES[dtype], weight.shape, values)
 
 
-def _placed(weight: Weight, device: str) -> Weight:
-    if torch.device(device).type != "cpu":
-        return Weight(weight.qtype, weight.shape, weight.data.to(device))
-    # One byte of each page: the first answer should not wait for the disk, and progress should mean something.
-    weight.data.flatten().view(torch.uint8)[::_PAGE_BYTES].sum()
-    return weight
+def _moved(weight: Weight, device: str) -> Weight:
+    if torch.device(device).type == "cpu":
+        return weight
+    return Weight(weight.qtype, weight.shape, weight.data.to(device))

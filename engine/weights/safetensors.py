@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.weights import pages
 from engine.weights.checkpoint import digest_of, no_such_tensor, require_rank
 from engine.weights.hf_config import from_hf
 from kernels.ops import DENSE, Weight
@@ -78,6 +79,12 @@ class SafetensorsCheckpoint:
     def vector(self, name: str) -> Tensor:
         require_rank(self, name, 1)
         return self._tensor(name).float()
+
+    def read_ahead(self, name: str) -> None:
+        pages.read_ahead(self._tensor(name))
+
+    def give_back(self, name: str) -> None:
+        pages.give_back(self._tensor(name))
 
     def _open(self, file: Path, names: list[str] | None) -> None:
         """names: the tensors that the index expects in this file; None for all."""

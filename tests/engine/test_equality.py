@@ -33,7 +33,13 @@ PROMPTS = {
 
 
 def load(path: Path, quantization: str) -> tuple[Runner, Tokenizer]:
-    config = EngineConfig(max_model_len=256, max_num_seqs=16, kv_cache_memory=64 << 20, quantization=quantization)
+    config = EngineConfig(
+        max_model_len=256,
+        max_num_seqs=16,
+        kv_cache_memory=64 << 20,
+        quantization=quantization,
+        kernel_precision="exact",
+    )
     loaded = load_core(path, config)
     return loaded.make_core(lambda events: None).runner, loaded.tokenizer
 

@@ -11,7 +11,7 @@ from tests import models
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    return LLM(models.smollm2(), progress=False, max_model_len=256, quantization="none")
+    return LLM(models.smollm2(), progress=False, max_model_len=256, kernel_precision="exact")
 
 
 def test_generate_answers_in_the_order_of_the_prompts(llm: LLM) -> None:

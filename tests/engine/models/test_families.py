@@ -63,7 +63,7 @@ MODELS = {
 def test_logits_equal_those_of_transformers_whole_and_in_chunks(name, tmp_path) -> None:
     family, settings = MODELS[name]
     expected = tiny.logits(tiny.saved(tmp_path, family, **settings), PROMPTS)
-    runner = ModelRunner(EngineConfig(block_size=8, max_model_len=64), open_checkpoint(tmp_path))
+    runner = ModelRunner(EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact"), open_checkpoint(tmp_path))
     for most in (64, 7):
         for ours, theirs in zip(logits_of(runner, PROMPTS, most=most), expected, strict=True):
             assert ours.dtype == torch.float32

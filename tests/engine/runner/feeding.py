@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import torch
 
-from engine.runner.inputs import prepare
 from engine.runner.runner import ModelRunner
 from engine.types import Entry, Sequence, StepPlan
 from tests.engine.runner.sequences import sequence
@@ -15,10 +14,13 @@ from tests.engine.runner.sequences import sequence
 
 def placed(runner: ModelRunner, seqs: list[Sequence], n_more: int = 0, seed: int = 0) -> list[Sequence]:
     """Give sequences blocks for their tokens and n_more, scattered over a cache that holds NaN everywhere."""
-    runner.kv.data.fill_(torch.nan)
+    for layer in range(runner.model_config.n_layers):
+        for cache in runner.kv.layer(layer):
+            cache.fill_(torch.nan)
+    block_size = runner.kv.layer(0)[0].shape[1]
     free = random.Random(seed).sample(range(runner.n_blocks), runner.n_blocks)
     for seq in seqs:
-        seq.block_ids = [free.pop() for _ in range(-(-(len(seq.token_ids) + n_more) // runner.kv.data.shape[3]))]
+        seq.block_ids = [free.pop() for _ in range(-(-(len(seq.token_ids) + n_more) // block_size))]
     return seqs
 
 
@@ -48,8 +50,8 @@ def logits_of(runner: ModelRunner, prompts: list[list[int]], *, most: int) -> li
     parts: dict[Sequence, list[torch.Tensor]] = {seq: [] for seq in seqs}
     with torch.inference_mode():
         for plan in steps(seqs, most=most, all_logits=True):
-            inputs = prepare(plan, runner.kv.data.shape[3], runner.device)
-            rows = runner.model.logits(runner.model.forward(inputs, runner.kv))
+            step = runner.recorded if runner.recorded is not None and runner.recorded.holds(plan) else runner.eager
+            rows = runner.model.logits(step.forward(step.prepare(plan)))
             for planned, part in zip(plan.entries, rows.split([e.n_query for e in plan.entries]), strict=True):
                 parts[planned.seq].append(part)
     return [torch.cat(parts[seq]) for seq in seqs]

@@ -20,7 +20,9 @@ def greedy(path: Path, prompts: list[str], *, most: int = 64) -> list[str]:
     """The texts of ten greedy tokens each, all prompts in one batch, in chunks of at most `most` tokens."""
     checkpoint = open_checkpoint(path)
     tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
-    runner = ModelRunner(EngineConfig(kv_cache_memory=256 << 20), checkpoint, n_vocab=tokenizer.vocab_size)
+    runner = ModelRunner(
+        EngineConfig(kv_cache_memory=256 << 20, kernel_precision="exact"), checkpoint, n_vocab=tokenizer.vocab_size
+    )
     seqs = placed(runner, [sequence(tokenizer.encode(prompt), temperature=0.0) for prompt in prompts], n_more=10)
     answer(runner, seqs, 10, most=most)
     return [tokenizer.decode(seq.token_ids[seq.n_prompt :]) for seq in seqs]

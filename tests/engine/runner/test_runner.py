@@ -28,7 +28,7 @@ def reference(tmp_path_factory):
 
 @pytest.fixture
 def runner(reference) -> ModelRunner:
-    return ModelRunner(EngineConfig(block_size=8), open_checkpoint(reference[0]))
+    return ModelRunner(EngineConfig(block_size=8, kernel_precision="exact"), open_checkpoint(reference[0]))
 
 
 def test_a_chunk_in_mid_prompt_draws_nothing_and_the_last_one_draws_once(runner) -> None:
@@ -119,7 +119,7 @@ def test_weights_and_formats_tell_caches_apart(reference, tmp_path) -> None:
 @pytest.mark.parametrize("kv_dtype, tolerance", [("float16", 1e-2), ("bfloat16", 5e-2)])
 def test_a_narrower_cache_stays_close(reference, kv_dtype, tolerance) -> None:
     folder, model = reference
-    runner = ModelRunner(EngineConfig(kv_cache_dtype=kv_dtype), open_checkpoint(folder))
+    runner = ModelRunner(EngineConfig(kv_cache_dtype=kv_dtype, kernel_precision="exact"), open_checkpoint(folder))
     [seq] = placed(runner, [sequence(PROMPTS[0], logprobs=0, temperature=0.0)])
     [[*_, last]] = [[runner.execute(plan).sampled[0] for plan in steps([seq], most=32)]]
     row = torch.log_softmax(tiny.logits(model, PROMPTS[:1])[0][-1], -1)
@@ -129,7 +129,7 @@ def test_a_narrower_cache_stays_close(reference, kv_dtype, tolerance) -> None:
 def test_bfloat16_activations_run_and_stay_close(reference) -> None:
     folder, model = reference
     runner = ModelRunner(EngineConfig(dtype="bfloat16"), open_checkpoint(folder))
-    assert runner.kv.data.dtype == torch.bfloat16
+    assert runner.kv.layer(0)[0].dtype == torch.bfloat16
     [seq] = placed(runner, [sequence([3, 1, 4], logprobs=0, temperature=0.0)])
     sampled = runner.execute(StepPlan((entry(seq, 3),), (), ())).sampled[0]
     row = torch.log_softmax(tiny.logits(model, [[3, 1, 4]])[0][-1], -1)
