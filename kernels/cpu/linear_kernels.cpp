@@ -1,5 +1,8 @@
 #include "linear.h"
 #include "linear_formats.h"
+#if defined(__AMX_INT8__)
+#include "linear_tiles.h"
+#endif
 
 namespace pagewell::PW_ISA {
 namespace {
@@ -194,7 +197,11 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
 template <Format T, int G = 0>
 PW_INLINE void unpack_groups(const uint8_t* block, uint8_t* out) {
     if constexpr (G < 8) {
+#if defined(__AMX_INT8__)
+        w_store(out + 64 * G, signed_group<T>(group<T, G>(block)));
+#else
         w_store(out + 64 * G, dot_group_fix<T>(group<T, G>(block)));
+#endif
         unpack_groups<T, G + 1>(block, out);
     }
 }
@@ -216,6 +223,7 @@ void unpack(const uint8_t* panel, int64_t begin, int64_t end, Unpacked& out) {
     }
 }
 
+#if !defined(__AMX_INT8__)
 // acc [TILE, 16] += blocks begin .. end from what was unpacked of them.
 template <Format T>
 void tile_unpacked(const Unpacked& unpacked, const Quantized& quantized, int64_t first, int64_t begin, int64_t end, float* sums) {
@@ -235,6 +243,8 @@ void tile_unpacked(const Unpacked& unpacked, const Quantized& quantized, int64_t
     for (int m = 0; m < TILE; ++m) f_store(sums + m * PANEL, acc[m]);
 }
 
+#endif
+
 // n rows, rounded up to 1, 2, 4 (or 8): what is computed too much lies in padding.
 template <Format T>
 PW_INLINE void few_rows(const uint8_t* panel, const Quantized& x, int64_t first, int64_t n, int64_t begin, int64_t end, float* sums) {
@@ -246,18 +256,25 @@ PW_INLINE void few_rows(const uint8_t* panel, const Quantized& x, int64_t first,
 
 template <Format T>
 void panel_product(const uint8_t* panel, const Quantized& x, int64_t first, int64_t n_rows, float* acc) {
-    const int64_t padded = (n_rows + TILE - 1) / TILE * TILE;
+    const int64_t padded = (n_rows + PANEL - 1) / PANEL * PANEL;
     for (int64_t i = 0; i < padded; ++i) f_store(acc + i * PANEL, f_zero());
     if (n_rows <= TILE) {
         few_rows<T>(panel, x, first, n_rows, 0, x.blocks, acc);
         return;
     }
     Unpacked unpacked;
+#if defined(__AMX_INT8__)
+    const Tiles tiles;
+#endif
     for (int64_t begin = 0; begin < x.blocks; begin += CHUNK) {
         const int64_t end = begin + CHUNK < x.blocks ? begin + CHUNK : x.blocks;
         unpack<T>(panel, begin, end, unpacked);
         int64_t m = 0;
+#if defined(__AMX_INT8__)
+        for (; n_rows - m > 4; m += TILE_ROWS) tile_rows<T>(unpacked, x, first + m, begin, end, acc + m * PANEL);
+#else
         for (; m + TILE <= n_rows; m += TILE) tile_unpacked<T>(unpacked, x, first + m, begin, end, acc + m * PANEL);
+#endif
         if (m < n_rows) few_rows<T>(panel, x, first + m, n_rows - m, begin, end, acc + m * PANEL);
     }
 }
