@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
 from kernels.conformance import cases, check
+from kernels.cpu.launch import native
 from kernels.ops import OPERATORS, Impl, OpSpec
 from kernels.reference import IMPLS
 from kernels.registry import implementations
@@ -17,7 +19,28 @@ EVERY_IMPL = [impl for op in OPERATORS for impl in implementations(op)]
 CPU_F32 = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64)
 
 
-@pytest.mark.parametrize("impl", EVERY_IMPL, ids=lambda impl: f"{impl.op}-{impl.source}")
+@pytest.fixture
+def level(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The instruction-set level that the parameter names, if any."""
+    if request.param is None:
+        yield
+        return
+    before = native.level()
+    native.set_level(request.param)
+    yield
+    native.set_level(before)
+
+
+@pytest.mark.parametrize(
+    ("impl", "level"),
+    [
+        pytest.param(impl, level, id="-".join(filter(None, (impl.op, impl.source, level))))
+        for impl in EVERY_IMPL
+        for level in (native.levels() if impl.source.startswith("cpp") and native else [None])
+    ],
+    indirect=["level"],
+)
+@pytest.mark.usefixtures("level")
 def test_kernel_agrees_with_its_oracle_on_its_declared_specs(impl: Impl) -> None:
     """The reference with formulas written a second time, every other kernel with the reference."""
     assert impl.specs

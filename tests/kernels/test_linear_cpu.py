@@ -1,0 +1,108 @@
+"""Native products beyond the contract: bit for bit the same whatever the batch, the threads and the instruction set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.conformance import random_weight
+from kernels.cpu.launch import missing, native
+from kernels.ops import BLOCKS, DENSE, Weight
+
+pytestmark = pytest.mark.skipif(missing is not None, reason=f"no native operators: {missing}")
+
+N_IN = 1536
+ROWS = (1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 40, 64, 257, 300)
+"""Around the sizes of every tile and pass."""
+
+
+@pytest.fixture(autouse=True)
+def _machine_as_before() -> Iterator[None]:
+    level, n_threads = native.level(), native.n_threads()
+    yield
+    native.set_level(level)
+    native.set_threads(n_threads)
+
+
+def _product(x: Tensor, packed: object, n_out: int, exact: bool) -> Tensor:
+    out = torch.full((len(x), n_out), torch.nan)
+    native.Linears(x.data_ptr(), x.stride(0), [packed], [0], [out.data_ptr()], exact).run(len(x))
+    return out
+
+
+def _packed(weight: Weight) -> object:
+    data = weight.data
+    return native.Packed(weight.qtype, *weight.shape, data.data_ptr(), data.stride(0) * data.element_size())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("qtype", [*BLOCKS, *DENSE])
+def test_a_row_alone_and_in_any_batch_is_the_same_bits(qtype: str, exact: bool) -> None:
+    """On every level, with one thread and several: the integers are exact, and the order of the roundings is fixed."""
+    g = torch.Generator().manual_seed(1)
+    weight = random_weight(qtype, 41, N_IN, g)
+    packed = _packed(weight)
+    x = torch.randn(max(ROWS), N_IN, generator=g) * torch.logspace(-3, 3, max(ROWS))[:, None]
+    wanted = None
+    for level in native.levels():
+        native.set_level(level)
+        for n_threads in (1, 3):
+            native.set_threads(n_threads)
+            alone = torch.cat([_product(x[i : i + 1], packed, 41, exact) for i in range(max(ROWS))])
+            wanted = alone if wanted is None else wanted
+            assert torch.equal(alone, wanted), f"{level}, {n_threads} threads: other bits than on the first level"
+            for n in ROWS:
+                assert torch.equal(_product(x[:n], packed, 41, exact), wanted[:n]), f"{level}, {n_threads} threads, {n} rows"
+
+
+@pytest.mark.parametrize("level", native.levels() if native else [])
+def test_what_is_not_finite_stays_so_in_its_row_only(level: str) -> None:
+    native.set_level(level)
+    g = torch.Generator().manual_seed(2)
+    packed = _packed(random_weight("Q4_K", 16, N_IN, g))
+    x = torch.randn(20, N_IN, generator=g)
+    x[3, 70], x[5, 800], x[11, 0] = torch.nan, torch.inf, -torch.inf
+    for n in (6, 20):
+        finite = _product(x[:n], packed, 16, exact=False).isfinite().all(1)
+        assert finite.tolist() == [i not in (3, 5, 11) for i in range(n)]
+
+
+def test_rows_of_x_may_lie_apart() -> None:
+    g = torch.Generator().manual_seed(3)
+    packed = _packed(random_weight("Q5_0", 33, 512, g))
+    wide = torch.randn(9, 700, generator=g)
+    assert torch.equal(_product(wide[:, 100:612], packed, 33, False), _product(wide[:, 100:612].contiguous(), packed, 33, False))
+
+
+def test_a_weight_of_any_height_is_packed_whole() -> None:
+    """Rows past the last of a panel are padding, and nothing is written past the result."""
+    for n_out in (1, 15, 16, 17, 31):
+        weight = random_weight("Q6_K", n_out, 256, torch.Generator().manual_seed(n_out))
+        guarded = torch.full((3, n_out + 7), 5.0)
+        x = torch.randn(1, 256)
+        native.Linears(x.data_ptr(), 256, [_packed(weight)], [0], [guarded.data_ptr()], False).run(1)
+        assert guarded.flatten()[n_out:].eq(5.0).all()
+
+
+@pytest.mark.parametrize(
+    ("qtype", "n_in", "message"), [("Q4_K", 128, "whole blocks of 256"), ("Q9_9", 256, "not a format"), ("Q8_0", 33, "whole blocks of 32")]
+)
+def test_what_cannot_be_packed_is_refused_by_name(qtype: str, n_in: int, message: str) -> None:
+    data = torch.zeros(4096, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=message):
+        native.Packed(qtype, 4, n_in, data.data_ptr(), 512)
+
+
+def test_memory_of_weights_is_shared_and_given_back() -> None:
+    """Small matrices share large pages; what is still in use survives what was packed before and after it."""
+    g = torch.Generator().manual_seed(4)
+    x = torch.randn(2, 256, generator=g)
+    weights = [random_weight("Q4_0", 64, 256, g) for _ in range(50)]
+    packed = [_packed(weight) for weight in weights]
+    wanted = [_product(x, p, 64, False) for p in packed]
+    del packed[::2]
+    _packed(random_weight("Q8_0", 4096, 1024, g))
+    assert all(torch.equal(_product(x, p, 64, False), w) for p, w in zip(packed, wanted[1::2], strict=True))
