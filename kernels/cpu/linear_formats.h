@@ -39,7 +39,7 @@ struct Layout<Q5_1> : Plain {
 };
 template <>
 struct Layout<Q8_0> : Plain {
-    static constexpr int BITS = 8, META = 32, HIGH = 0, ZERO = WIDE_DOTS ? ZERO_128 : -1;
+    static constexpr int BITS = 8, META = 32, HIGH = 0, ZERO = UNSIGNED_DOTS ? ZERO_128 : -1;
     static constexpr bool MINS = false;
 };
 template <>

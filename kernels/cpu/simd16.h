@@ -45,7 +45,7 @@ PW_INLINE F w_float(W a) {  // byte B of each row, signed
     return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(a.v, 24 - 8 * B), 24))};
 }
 
-constexpr bool WIDE_DOTS = true;  // sums are kept in 32 bits
+constexpr bool UNSIGNED_DOTS = true;  // weights are unsigned bytes
 struct Dot {
     __m512i v;
 };
@@ -135,7 +135,7 @@ PW_INLINE Dot dot_seed(int32_t seed) { return {_mm256_set1_epi32(seed), _mm256_s
 
 #if defined(__AVXVNNI__)
 
-constexpr bool WIDE_DOTS = true;
+constexpr bool UNSIGNED_DOTS = true;
 PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) {
     return {_mm256_dpbusd_avx_epi32(dot.a, w.a, four(x)), _mm256_dpbusd_avx_epi32(dot.b, w.b, four(x))};
 }
@@ -145,7 +145,7 @@ PW_INLINE F dot_float(Dot dot) { return {_mm256_cvtepi32_ps(dot.a), _mm256_cvtep
 
 // Sums are kept in 16 bits, two for each row, and widened once per dot: half again as fast as widening every product. With weights in
 // -16 .. 15 (or 0 .. 15) over 32 values, or -32 .. 31 over 16, and |x| <= 127, a finished sum fits, however it wrapped on the way.
-constexpr bool WIDE_DOTS = false;
+constexpr bool UNSIGNED_DOTS = false;
 PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) {
     // Pinned down: left to itself the compiler keeps the products of several steps and spills the sums.
     const __m256i y = four(x);
@@ -170,6 +170,91 @@ PW_INLINE Dot dot_add_signed(Dot dot, W w, const int8_t* x) {
 PW_INLINE F dot_float_wide(Dot dot) { return {_mm256_cvtepi32_ps(dot.a), _mm256_cvtepi32_ps(dot.b)}; }
 
 #endif
+
+#elif defined(__aarch64__)
+
+struct F {
+    float32x4_t v[4];
+};
+template <typename Each>
+PW_INLINE F f_each(const Each& each) {
+    return {{each(0), each(1), each(2), each(3)}};
+}
+PW_INLINE F f_all(float x) { return f_each([x](int) { return vdupq_n_f32(x); }); }
+PW_INLINE F f_zero() { return f_all(0.0f); }
+PW_INLINE F f_load(const float* p) { return f_each([p](int i) { return vld1q_f32(p + 4 * i); }); }
+PW_INLINE void f_store(float* p, F x) {
+    for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, x.v[i]);
+}
+PW_INLINE F f_mul(F x, F y) { return f_each([&](int i) { return vmulq_f32(x.v[i], y.v[i]); }); }
+PW_INLINE F f_fma(F x, F y, F z) { return f_each([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); }); }
+PW_INLINE F f_half(const uint8_t* p) { return f_each([p](int i) { return load_f16((const uint16_t*)p + 4 * i).v; }); }
+PW_INLINE F f_bf16(const uint8_t* p) { return f_each([p](int i) { return load_bf16((const uint16_t*)p + 4 * i).v; }); }
+PW_INLINE F f_u8(const uint8_t* p) {
+    const uint8x16_t bytes = vld1q_u8(p);
+    const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_u8(vget_high_u8(bytes));
+    return {{vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(low))),
+             vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(high)))}};
+}
+PW_INLINE F f_s8(const uint8_t* p) {
+    const int8x16_t bytes = vld1q_s8((const int8_t*)p);
+    const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
+
+struct W {
+    uint8x16_t v[4];
+};
+template <typename Each>
+PW_INLINE W w_each(const Each& each) {
+    return {{each(0), each(1), each(2), each(3)}};
+}
+PW_INLINE W w_load(const uint8_t* p) { return w_each([p](int i) { return vld1q_u8(p + 16 * i); }); }
+PW_INLINE void w_store(uint8_t* p, W w) {
+    for (int i = 0; i < 4; ++i) vst1q_u8(p + 16 * i, w.v[i]);
+}
+PW_INLINE W w_and(W x, int mask) { return w_each([&](int i) { return vandq_u8(x.v[i], vdupq_n_u8(uint8_t(mask))); }); }
+PW_INLINE W w_or_and(W x, W y, int mask) {
+    return w_each([&](int i) { return vorrq_u8(x.v[i], vandq_u8(y.v[i], vdupq_n_u8(uint8_t(mask)))); });
+}
+template <int S>
+PW_INLINE W w_shift(W x) {
+    return w_each([&](int i) {
+        const uint16x8_t wide = vreinterpretq_u16_u8(x.v[i]);
+        if constexpr (S > 0) return vreinterpretq_u8_u16(vshlq_n_u16(wide, S));
+        else if constexpr (S < 0) return vreinterpretq_u8_u16(vshrq_n_u16(wide, -S));
+        else return x.v[i];
+    });
+}
+PW_INLINE W w_xor(W x, int mask) { return w_each([&](int i) { return veorq_u8(x.v[i], vdupq_n_u8(uint8_t(mask))); }); }
+PW_INLINE W w_sub(W x, int y) { return w_each([&](int i) { return vsubq_u8(x.v[i], vdupq_n_u8(uint8_t(y))); }); }
+template <int B>
+PW_INLINE F w_float(W x) {
+    return f_each([&](int i) {
+        const int32x4_t words = vreinterpretq_s32_u8(x.v[i]);
+        if constexpr (B == 3) return vcvtq_f32_s32(vshrq_n_s32(words, 24));
+        else return vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(words, 24 - 8 * B), 24));
+    });
+}
+
+constexpr bool UNSIGNED_DOTS = false;
+struct Dot {
+    int32x4_t v[4];
+};
+PW_INLINE Dot dot_seed(int32_t seed) {
+    const int32x4_t all = vdupq_n_s32(seed);
+    return {{all, all, all, all}};
+}
+PW_INLINE Dot dot_zero() { return dot_seed(0); }
+PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) {
+    int32_t word;
+    __builtin_memcpy(&word, x, 4);
+    const int8x16_t y = vreinterpretq_s8_s32(vdupq_n_s32(word));
+    for (int i = 0; i < 4; ++i) dot.v[i] = vdotq_s32(dot.v[i], vreinterpretq_s8_u8(w.v[i]), y);
+    return dot;
+}
+PW_INLINE F dot_float(Dot dot) { return f_each([&](int i) { return vcvtq_f32_s32(dot.v[i]); }); }
 
 #endif
 
