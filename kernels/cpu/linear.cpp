@@ -200,7 +200,8 @@ void bind_linear(nb::module_& m) {
                 new (self) Packed(format, n_out, n_in, address<const uint8_t>(rows), row_bytes);
             },
             nb::arg("format"), nb::arg("n_out"), nb::arg("n_in"), nb::arg("rows"), nb::arg("row_bytes"))
-        .def_prop_ro("n_bytes", &Packed::n_bytes);
+        .def_prop_ro("n_bytes", &Packed::n_bytes)
+        .def_prop_ro("format", &Packed::format_name);
     bind_op<Linears, A, I, const std::vector<const Packed*>&, const std::vector<A>&, const std::vector<A>&, bool>(m, "Linears");
     bind_op<GatedLinear, A, I, const Packed&, const Packed&, A, A, bool, A, bool>(m, "GatedLinear");
     bind_op<Embedding, A, A, const Packed&, float>(m, "Embedding");

@@ -148,6 +148,10 @@ constexpr Put PUT[N_FORMATS] = {put_plain<Q4_0>, put_plain<Q4_1>, put_plain<Q5_0
 
 }  // namespace
 
+const char* Packed::format_name() const {
+    return FORMATS[format_].name;
+}
+
 Packed::Packed(const std::string& format, int64_t n_out, int64_t n_in, const uint8_t* rows, int64_t row_bytes)
     : format_(format_of(format)), n_out_(n_out), n_in_(n_in) {
     const Source& source = FORMATS[format_];

@@ -16,6 +16,7 @@ class Packed {
     Packed(const std::string& format, int64_t n_out, int64_t n_in, const uint8_t* rows, int64_t row_bytes);
 
     Format format() const { return format_; }
+    const char* format_name() const;
     int64_t n_out() const { return n_out_; }
     int64_t n_in() const { return n_in_; }
     int64_t n_panels() const { return (n_out_ + PANEL - 1) / PANEL; }
