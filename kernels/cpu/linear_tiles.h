@@ -18,12 +18,12 @@ struct alignas(64) TileConfig {
     uint8_t rows[16] = {16, 16, 16, 8, 16, 4};
 };
 
+// Static, since gcc's _tile_loadconfig says that it reads eight bytes: of a local one the rest may never be written.
+constexpr TileConfig TILE_CONFIG;
+
 class Tiles {
   public:
-    Tiles() {
-        const TileConfig config;
-        _tile_loadconfig(&config);
-    }
+    Tiles() { _tile_loadconfig(&TILE_CONFIG); }
     ~Tiles() { _tile_release(); }
 };
 
