@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from engine.kv.storage import KVStorage
@@ -56,6 +55,9 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, h] -> float32 [rows, vocabulary]"""
-        logits = self.head(hidden).float()
+        return self.cap(self.head(hidden).float())
+
+    def cap(self, logits: Tensor) -> Tensor:
+        """Bend logits softly under the model's cap, if it has one; in place."""
         cap = self.config.logit_soft_cap
-        return torch.tanh(logits / cap) * cap if cap else logits
+        return logits.div_(cap).tanh_().mul_(cap) if cap else logits

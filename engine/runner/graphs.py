@@ -34,10 +34,11 @@ class RecordedStep:
         self._buffers = buffers
         size = StepSize(_ROWS, min(_ROWS, buffers.n_seqs), _ROWS)
         self._forward = Recording(lambda: model.forward(buffers.inputs(size), kv), buffers.n_rows)
-        self._gathered = self._forward.result.new_empty(buffers.n_seqs, self._forward.result.shape[1])
-        self._logits = [
-            Recording(partial(model.logits, hidden[:_ROWS]), buffers.n_seqs) for hidden in (self._forward.result, self._gathered)
+        self._gathered = self._forward.result.new_empty(max(buffers.n_seqs, _ROWS), self._forward.result.shape[1])
+        self._heads = [
+            Recording(partial(model.head, hidden[:_ROWS]), buffers.n_seqs) for hidden in (self._forward.result, self._gathered)
         ]
+        self._cap = model.cap
 
     def holds(self, plan: StepPlan) -> bool:
         return self._buffers.hold(plan)
@@ -48,12 +49,16 @@ class RecordedStep:
     def forward(self, size: StepSize) -> Tensor:
         return self._forward.replay(size.n_rows, size.n_seqs)
 
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        return self._forward, *self._heads
+
     def logits(self, size: StepSize) -> Tensor:
         n = size.n_draws
         if n == size.n_rows:
-            return self._logits[0].replay(n)
+            return self._cap(self._heads[0].replay(n))
         torch.index_select(self._forward.result, 0, self._buffers.logit_rows(n), out=self._gathered[:n])
-        return self._logits[1].replay(n)
+        return self._cap(self._heads[1].replay(n))
 
 
 class Unrecordable(Exception):
@@ -74,8 +79,9 @@ class Recording:
         start = -self._arena.data_ptr() % ALIGNMENT
         addresses = [self._arena.data_ptr() + start + offset for offset in offsets]
         self._tape = launch.native.Tape()
+        self._run = self._tape.run
         self._kept = [args for _, args in recorder.calls]
-        self.ops = [op.__name__ for op, _ in recorder.calls]
+        self._names = [_name(op, args) for op, args in recorder.calls]
         for op, args in recorder.calls:
             self._tape.append(op(*(recorder.address(arg, addresses) for arg in args)))
         where = start + offsets[recorder.index(returned)]
@@ -85,8 +91,26 @@ class Recording:
 
     def replay(self, n_rows: int, n_seqs: int = 0) -> Tensor:
         """[n_rows, ...]; overwritten by the next replay."""
-        self._tape.run(n_rows, n_seqs)
+        self._run(n_rows, n_seqs)
         return self.result[:n_rows]
+
+    def time_operators(self) -> None:
+        """From now on replays add up what each operator takes."""
+        self._run = self._tape.run_timed
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of all timed replays, by operator and format of its weights."""
+        seconds: dict[str, float] = {}
+        for name, of_one in zip(self._names, self._tape.seconds, strict=True):
+            seconds[name] = seconds.get(name, 0.0) + of_one
+        return seconds
+
+
+def _name(op: type, args: tuple[Any, ...]) -> str:
+    """Of the operator, with the formats of its weights."""
+    flat = [item for arg in args for item in (arg if isinstance(arg, list) else [arg])]
+    return " ".join([op.__name__, *sorted({arg.format for arg in flat if hasattr(arg, "format")})])
 
 
 class _Recorder(TorchDispatchMode):
@@ -136,6 +160,8 @@ class _Recorder(TorchDispatchMode):
         """Of every result, for most_rows rows; the returned one is needed to the end."""
         if self.index(returned) is None:
             raise Unrecordable("the result is from elsewhere")
+        if returned.nbytes != self._results[self.index(returned)].nbytes:
+            raise Unrecordable("the result is a part of what an operator made")
         used: list[list[int]] = [[] for _ in self._results]
         for i, (_, args) in enumerate(self.calls):
             for index in self._indices(args):

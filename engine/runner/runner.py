@@ -102,7 +102,7 @@ class ModelRunner:
             "weights": self.digest,
             "dtype": str(self.dtype),
             "kv_dtype": str(self.kv_dtype),
-            "layout": "block, offset, head, dim",
+            "layout": self.kv.layout,
             "rope_window": self.max_model_len if dynamic else 0,
         }
 

@@ -1,0 +1,42 @@
+"""Threads of the native operators and of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.runner import threads
+from engine.runner.runner import ModelRunner
+from engine.weights.loader import open_checkpoint
+from kernels.cpu import launch
+from tests.engine.models import tiny
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    yield
+    threads.use(None)
+
+
+def native() -> int | None:
+    return launch.native.n_threads() if launch.missing is None else None
+
+
+def test_the_number_asked_for_is_used_and_by_default_that_of_the_cores() -> None:
+    threads.use(3)
+    assert torch.get_num_threads() == 3 and native() in (3, None)
+    threads.use(None)
+    assert torch.get_num_threads() == threads._TORCH_DEFAULT
+    assert launch.missing is not None or native() == launch.native.physical_cores()
+
+
+@pytest.mark.skipif(launch.missing is not None, reason=f"no native operators: {launch.missing}")
+def test_torch_keeps_to_one_thread_beside_a_model_of_native_operators_only(tmp_path) -> None:
+    tiny.saved(tmp_path, "llama")
+    ModelRunner(EngineConfig(threads=2), open_checkpoint(tmp_path))
+    assert (torch.get_num_threads(), native()) == (1, 2)
+    ModelRunner(EngineConfig(threads=2, dtype="bfloat16"), open_checkpoint(tmp_path))
+    assert (torch.get_num_threads(), native()) == (2, 2)
