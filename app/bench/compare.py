@@ -16,6 +16,7 @@ from typing import Any
 
 from app.bench import load as client
 from app.bench.load import Load, Measure
+from app.bench.others import Others, warning
 from app.bench.peers import Peer
 from app.bench.process import START_S, Server, end
 from app.bench.workloads import START, Workload
@@ -112,6 +113,7 @@ class Comparison:
         assert self.measure is not None
         name = server.peer.name
         server.resume()
+        others = Others([server.process.pid])
         try:
             result = asyncio.run(workload.run(server.endpoint, self.measure, f"{self.seed}/{index}"))
             server.check()
@@ -122,9 +124,11 @@ class Comparison:
                 running.remove(server)
                 return
         else:
-            figures[name][workload.name] = result
+            figures[name][workload.name] = result | {"others_cores": others.cores()}
             shown = ", ".join(f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float))
             self.say(f"{name}: {workload.name}: {shown}")
+            if (line := warning(others.cores())) is not None:
+                self.say(line)
         server.pause()
 
     def _note(self, name: str, what: str, index: int, error: PagewellError) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from app.commands.bench.compare import compare
+from app.commands.bench.limits import limits
 from app.commands.bench.serve import serve
 
 
-@click.group(commands=[serve, compare])
+@click.group(commands=[serve, compare, limits])
 def bench() -> None:
     """Measure speed: of a server, against other servers, of this machine, of the operators."""
