@@ -218,31 +218,58 @@ def _activation_cases(spec: OpSpec) -> Iterator[Case]:
         yield _case(spec, f"{n} x {f}", build)
 
 
+def new_caches(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *, by_dims: bool) -> tuple[Tensor, Tensor]:
+    """k and v [n_blocks, block_size, Hkv, D] full of NaN.
+
+    by_dims: a block's keys lie in memory as [Hkv, D, block_size], its values as [Hkv, block_size, D].
+    """
+    shape = (n_blocks, n_kv_heads, block_size, spec.head_size)
+    if not by_dims:
+        shape = (n_blocks, block_size, n_kv_heads, spec.head_size)
+        return tuple(torch.full((2, *shape), torch.nan, dtype=spec.kv_dtype).unbind())
+    v = torch.full(shape, torch.nan, dtype=spec.kv_dtype)
+    return torch.full_like(v.mT, torch.nan).contiguous().permute(0, 3, 1, 2), v.transpose(1, 2)
+
+
 def _rope_cases(spec: OpSpec) -> Iterator[Case]:
     d = spec.head_size
-    for n, n_heads, n_kv_heads, rotary in ((1, 3, 1, d), (5, 4, 4, d), (7, 9, 3, d // 2), (0, 2, 1, d)):
+    for n, n_heads, n_kv_heads, rotary, by_dims in (
+        (1, 3, 1, d, True),
+        (5, 4, 4, d, False),
+        (7, 9, 3, d // 4 * 2, True),
+        (0, 2, 1, d, True),
+        (70, 4, 2, d, True),
+    ):
 
         def build(
-            g: torch.Generator, n: int = n, n_heads: int = n_heads, n_kv_heads: int = n_kv_heads, rotary: int = rotary
+            g: torch.Generator,
+            n: int = n,
+            n_heads: int = n_heads,
+            n_kv_heads: int = n_kv_heads,
+            rotary: int = rotary,
+            by_dims: bool = by_dims,
         ) -> tuple[Any, ...]:
             angles = torch.rand(50, rotary // 2, generator=g) * 1000
             positions = torch.randint(0, 50, (n,), generator=g)
-            q = torch.randn(n, n_heads, d, generator=g).to(spec.dtype)
-            k, v = torch.randn(2, n, n_kv_heads, d, generator=g).to(spec.dtype).unbind()
-            caches = torch.full((2, 6, BLOCK_SIZE, n_kv_heads, d), torch.nan, dtype=spec.kv_dtype)
+            # Slices of one product, as a fused projection leaves them: rows are further apart than they are long.
+            heads = torch.randn(n, n_heads + 2 * n_kv_heads, d, generator=g).to(spec.dtype)
+            q, k, v = heads.split((n_heads, n_kv_heads, n_kv_heads), 1)
+            caches = new_caches(spec, 6, BLOCK_SIZE, n_kv_heads, by_dims=by_dims)
             slots = torch.randperm(6 * BLOCK_SIZE, generator=g)[:n]
             slots[1::3] = -1
-            return q, k, v, positions, angles.cos(), angles.sin(), *caches.unbind(), slots
+            return q, k, v, positions, angles.cos(), angles.sin(), *caches, slots
 
         yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 6, 7)
 
 
 def _copy_cases(spec: OpSpec) -> Iterator[Case]:
-    for pairs in ((), ((0, 5),), ((3, 1), (4, 2), (3, 0))):
+    for pairs, by_dims in (((), False), (((0, 5),), True), (((3, 1), (4, 2), (3, 0)), False), (((3, 1), (4, 2), (3, 0)), True)):
 
-        def build(g: torch.Generator, pairs: tuple[tuple[int, int], ...] = pairs) -> tuple[Any, ...]:
-            caches = torch.randn(2, 6, BLOCK_SIZE, 2, spec.head_size, generator=g).to(spec.kv_dtype)
-            return *caches.unbind(), pairs
+        def build(g: torch.Generator, pairs: tuple[tuple[int, int], ...] = pairs, by_dims: bool = by_dims) -> tuple[Any, ...]:
+            caches = new_caches(spec, 6, BLOCK_SIZE, 2, by_dims=by_dims)
+            for cache in caches:
+                cache.copy_(torch.randn(cache.shape, generator=g))
+            return *caches, pairs
 
         yield _case(spec, f"pairs {pairs}", build, 0, 1)
 
@@ -253,58 +280,74 @@ BATCHES: dict[str, tuple[tuple[int, int], ...]] = {
     "whole prompts": ((1, 1), (15, 15), (16, 16), (33, 33)),
     "chunks beside decodes": ((1, 70), (20, 36), (0, 0), (1, 1), (7, 64), (0, 20), (17, 17)),
     "long context": ((1, 700), (3, 300)),
+    "longer context": ((1, 257), (13, 1100), (1, 256)),
 }
 """Name -> (query rows, context) of each sequence."""
 
+_SHAPES = ((6, 2, BLOCK_SIZE, False), (4, 4, BLOCK_SIZE, True), (14, 2, 32, True), (9, 3, 8, True), (50, 1, 128, True))
+"""Heads, KV heads, block size, by_dims: groups that fill no register tile evenly, and one that is larger than any tile.
+
+Each batch has two of them."""
+
 
 def attention_arguments(
-    spec: OpSpec, batch: tuple[tuple[int, int], ...], g: torch.Generator, n_heads: int = 6, n_kv_heads: int = 2
+    spec: OpSpec,
+    batch: tuple[tuple[int, int], ...],
+    g: torch.Generator,
+    n_heads: int = 6,
+    n_kv_heads: int = 2,
+    block_size: int = BLOCK_SIZE,
+    by_dims: bool = False,
 ) -> tuple[Any, ...]:
     """Arguments of paged_attention; every cache entry that no query may see is NaN, unneeded table entries are -1."""
     window, d = 24 if spec.window else 0, spec.head_size
-    n_blocks = [-(-context // BLOCK_SIZE) for _, context in batch]
+    n_blocks = [-(-context // block_size) for _, context in batch]
     free = torch.randperm(sum(n_blocks) + 3, generator=g).tolist()
-    caches = torch.full((2, len(free), BLOCK_SIZE, n_kv_heads, d), torch.nan, dtype=spec.kv_dtype)
+    caches = new_caches(spec, len(free), block_size, n_kv_heads, by_dims=by_dims)
     tables = torch.full((len(batch), max(*n_blocks, 1) + 1), -1, dtype=torch.int32)
     for i, (n_query, context) in enumerate(batch):
         first_seen = max(0, context - n_query - window + 1) if window else 0
         positions = torch.arange(first_seen if n_query else context, context)
-        columns = positions // BLOCK_SIZE
+        columns = positions // block_size
         for column in columns.unique().tolist():
             tables[i, column] = free.pop()
-        values = torch.randn(2, len(positions), n_kv_heads, d, generator=g)
-        caches[:, tables[i, columns].long(), positions % BLOCK_SIZE] = values.to(spec.kv_dtype)
+        for cache in caches:
+            values = torch.randn(len(positions), n_kv_heads, d, generator=g)
+            cache[tables[i, columns].long(), positions % block_size] = values.to(spec.kv_dtype)
     starts = torch.tensor([0, *(n_query for n_query, _ in batch)]).cumsum(0).int()
     contexts = torch.tensor([context for _, context in batch], dtype=torch.int32)
     q = torch.randn(int(starts[-1]), n_heads, d, generator=g).to(spec.dtype)
-    return q, *caches.unbind(), starts, contexts, tables, d**-0.5, window, 5.0 if spec.soft_cap else 0.0
+    return q, *caches, starts, contexts, tables, d**-0.5, window, 5.0 if spec.soft_cap else 0.0
 
 
 def _attention_cases(spec: OpSpec) -> Iterator[Case]:
-    for name, batch in BATCHES.items():
-        for n_heads, n_kv_heads in ((6, 2), (4, 4)):
+    for i, (name, batch) in enumerate(BATCHES.items()):
+        for n_heads, n_kv_heads, block_size, by_dims in (_SHAPES[i % len(_SHAPES)], _SHAPES[(i + 2) % len(_SHAPES)]):
             yield _case(
                 spec,
-                f"{name}, {n_heads} and {n_kv_heads} heads",
-                lambda g, batch=batch, heads=(n_heads, n_kv_heads): attention_arguments(spec, batch, g, *heads),
+                f"{name}, {n_heads} and {n_kv_heads} heads, blocks of {block_size}{', keys by dims' if by_dims else ''}",
+                lambda g, batch=batch, shape=(n_heads, n_kv_heads, block_size, by_dims): attention_arguments(
+                    spec, batch, g, *shape
+                ),
             )
     if spec.device == "cpu" and spec.kv_dtype == torch.float16 and spec.head_size == 64:
-        yield _far_case(spec)
+        yield _far_case(spec, by_dims=False)
+        yield _far_case(spec, by_dims=True)
 
 
-def _far_case(spec: OpSpec) -> Case:
+def _far_case(spec: OpSpec, *, by_dims: bool) -> Case:
     """Blocks beyond 2^31 elements into the cache: the memory is only reserved, and touched where blocks are in use."""
     n_blocks = 2**31 // (BLOCK_SIZE * 2 * 64) + 64
 
     def build(g: torch.Generator) -> tuple[Any, ...]:
-        q, k, v, starts, contexts, tables, *rest = attention_arguments(spec, ((1, 20), (5, 40)), g)
-        offset = n_blocks - len(k)
-        far = [torch.empty(n_blocks, *cache.shape[1:], dtype=cache.dtype) for cache in (k, v)]
-        for wide, near in zip(far, (k, v), strict=True):
-            wide[offset:] = near
-        return q, *far, starts, contexts, torch.where(tables < 0, tables, tables + offset), *rest
+        q, *near, starts, contexts, tables, scale, window, cap = attention_arguments(spec, ((1, 20), (5, 40)), g, by_dims=by_dims)
+        offset = n_blocks - len(near[0])
+        far = [torch.empty_strided((n_blocks, *x.shape[1:]), x.stride(), dtype=x.dtype) for x in near]
+        for wide, cache in zip(far, near, strict=True):
+            wide[offset:] = cache
+        return q, *far, starts, contexts, torch.where(tables < 0, tables, tables + offset), scale, window, cap
 
-    return _case(spec, "offsets above 2^31", build)
+    return _case(spec, f"offsets above 2^31{', keys by dims' if by_dims else ''}", build)
 
 
 _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {

@@ -14,8 +14,13 @@ from kernels.registry import resolve
 class KVStorage:
     """Keys and values of all layers, in n_blocks blocks of block_size tokens.
 
-    On a CPU the memory is only reserved: pages become real as blocks are first written.
+    On a CPU a block's keys lie as [n_kv_heads, head_dim, block_size], so that scores are made for many tokens at once, and
+    its values as [n_kv_heads, block_size, head_dim]. There the memory is only reserved: pages become real as blocks are
+    first written.
     """
+
+    layout: str
+    """The order of a block's dims in memory."""
 
     def __init__(
         self,
@@ -27,13 +32,21 @@ class KVStorage:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (n_layers, 2, n_blocks, block_size, n_kv_heads, head_dim)
-        self.data = torch.empty(shape, dtype=dtype, device=device)
-        self._layers = [(layer[0], layer[1]) for layer in self.data]
+        total = n_layers * n_blocks
+        if device.type == "cpu":
+            self._k = torch.empty(total, n_kv_heads, head_dim, block_size, dtype=dtype).permute(0, 3, 1, 2)
+            self._v = torch.empty(total, n_kv_heads, block_size, head_dim, dtype=dtype).transpose(1, 2)
+            self.layout = "k head, dim, offset; v head, offset, dim"
+        else:
+            shape = (total, block_size, n_kv_heads, head_dim)
+            self._k, self._v = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+            self.layout = "offset, head, dim"
+        self._firsts = range(0, total, n_blocks)
+        self._layers = [(self._k[i : i + n_blocks], self._v[i : i + n_blocks]) for i in self._firsts]
         self._copy = resolve("copy_blocks", OpSpec(device=device.type, kv_dtype=dtype, head_size=head_dim)).fn
 
     def layer(self, i: int) -> tuple[Tensor, Tensor]:
-        """k and v of layer i, [n_blocks, block_size, n_kv_heads, head_dim], to read and write in place."""
+        """k and v of layer i, [n_blocks, block_size, n_kv_heads, head_dim] with any strides, to read and write in place."""
         return self._layers[i]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -41,5 +54,4 @@ class KVStorage:
         sources may repeat; no block is both a source and a destination, none is a destination twice.
         """
         if pairs:
-            for k, v in self._layers:
-                self._copy(k, v, pairs)
+            self._copy(self._k, self._v, [(first + a, first + b) for first in self._firsts for a, b in pairs])

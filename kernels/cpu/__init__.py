@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from kernels.cpu import linear, rows
+from kernels.cpu import attention, cache, linear, rows
 
 IMPLS = (
+    *attention.IMPLS,
+    *cache.IMPLS,
     *rows.IMPLS,
     *linear.IMPLS,
 )

@@ -49,6 +49,8 @@ void bind_tape(nb::module_& m) {
 NB_MODULE(_native, m) {
     pagewell::bind_machine(m);
     pagewell::bind_tape(m);
+    pagewell::bind_attention(m);
+    pagewell::bind_cache(m);
     pagewell::bind_limits(m);
     pagewell::bind_linear(m);
     pagewell::bind_rows(m);

@@ -1,0 +1,110 @@
+#include "cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <nanobind/stl/pair.h>
+
+#include "binding.h"
+#include "op.h"
+#include "plane.h"
+#include "pool.h"
+
+namespace pagewell {
+
+Plane plane(uintptr_t data, const std::vector<int64_t>& strides) {
+    return {address<char>(data), strides.at(0), strides.at(1), strides.at(2), strides.at(3)};
+}
+
+namespace {
+
+// Rows of one task at most: neighbours of a sequence share cache lines of their block, which two threads had better not
+// write at once.
+constexpr int64_t MOST_ROWS = 16;
+// Values in a head at most, as attention has it.
+constexpr int64_t MOST_DIMS = 512;
+
+// q [n, heads, D], k and v [n, kv_heads, D]: rows `stride` apart, heads D apart.
+struct Rows {
+    const float* data;
+    int64_t stride;
+    const float* head(int64_t row, int64_t head, int64_t size) const { return data + row * stride + head * size; }
+};
+
+class RopeAndWriteKV : public Op {
+  public:
+    RopeAndWriteKV(uintptr_t out, uintptr_t q, uintptr_t k, uintptr_t v, int64_t q_stride, int64_t k_stride, int64_t v_stride,
+                   int64_t heads, int64_t kv_heads, int64_t size, uintptr_t positions, uintptr_t cos, uintptr_t sin,
+                   int64_t half, uintptr_t slots, uintptr_t k_cache, const std::vector<int64_t>& k_strides,
+                   uintptr_t v_cache, const std::vector<int64_t>& v_strides, int64_t block_size, int64_t type)
+        : out_(address<float>(out)), q_{address<const float>(q), q_stride}, k_{address<const float>(k), k_stride},
+          v_{address<const float>(v), v_stride}, heads_(heads), kv_heads_(kv_heads), size_(size),
+          positions_(address<const int64_t>(positions)), cos_(address<const float>(cos)), sin_(address<const float>(sin)),
+          half_(half), slots_(address<const int64_t>(slots)),
+          cache_{plane(k_cache, k_strides), plane(v_cache, v_strides), Float(type), block_size} {}
+
+    void run(const Sizes& sizes) const override {
+        const int64_t per_task = std::clamp<int64_t>(sizes.n_rows / (2 * pool().n_threads()), 1, MOST_ROWS);
+        pool().run((sizes.n_rows + per_task - 1) / per_task, [&](int64_t task) {
+            for (int64_t row = task * per_task; row < std::min(sizes.n_rows, (task + 1) * per_task); ++row) one(row);
+        });
+    }
+
+  private:
+    void one(int64_t row) const {
+        const CacheKernels& kernels = cache_kernels();
+        const float* cos = cos_ + positions_[row] * half_;
+        const float* sin = sin_ + positions_[row] * half_;
+        for (int64_t head = 0; head < heads_; ++head) {
+            kernels.rotate(q_.head(row, head, size_), cos, sin, out_ + (row * heads_ + head) * size_, half_, size_);
+        }
+        const int64_t slot = slots_[row];
+        if (slot < 0) return;
+        const int64_t block = slot / cache_.block_size, offset = slot % cache_.block_size;
+        for (int64_t head = 0; head < kv_heads_; ++head) {
+            alignas(64) float turned[MOST_DIMS];
+            kernels.rotate(k_.head(row, head, size_), cos, sin, turned, half_, size_);
+            write(turned, cache_.k, block, offset, head);
+            write(v_.head(row, head, size_), cache_.v, block, offset, head);
+        }
+    }
+
+    void write(const float* x, const Plane& to, int64_t block, int64_t offset, int64_t head) const {
+        char* place = to.data + (block * to.block + offset * to.token + head * to.head) * size_of(cache_.type);
+        cache_kernels().write(x, place, to.dim, size_, cache_.type);
+    }
+
+    float* out_;
+    Rows q_, k_, v_;
+    int64_t heads_, kv_heads_, size_;
+    const int64_t* positions_;
+    const float* cos_;
+    const float* sin_;
+    int64_t half_;
+    const int64_t* slots_;
+    Cache cache_;
+};
+
+// Blocks of `bytes` each, lying one after the other.
+void copy_blocks(uintptr_t k, uintptr_t v, int64_t bytes, const std::vector<std::pair<int64_t, int64_t>>& pairs) {
+    char* const planes[] = {address<char>(k), address<char>(v)};
+    const auto n_pairs = static_cast<int64_t>(pairs.size());
+    pool().run(2 * n_pairs, [&](int64_t task) {
+        char* data = planes[task / n_pairs];
+        const auto [from, to] = pairs[static_cast<size_t>(task % n_pairs)];
+        std::memcpy(data + to * bytes, data + from * bytes, static_cast<size_t>(bytes));
+    });
+}
+
+}  // namespace
+
+void bind_cache(nb::module_& m) {
+    using A = uintptr_t;
+    using I = int64_t;
+    using Strides = const std::vector<I>&;
+    bind_op<RopeAndWriteKV, A, A, A, A, I, I, I, I, I, I, A, A, A, I, A, A, Strides, A, Strides, I, I>(m, "RopeAndWriteKV");
+    m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace pagewell

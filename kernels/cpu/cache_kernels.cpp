@@ -1,0 +1,62 @@
+#include "cache.h"
+#include "simd.h"
+
+namespace pagewell::PW_ISA {
+namespace {
+
+constexpr int N = f32v::N;
+
+void rotate(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t size) {
+    int64_t i = 0;
+    for (; i + N <= half; i += N) {
+        const f32v a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
+        store(out + i, sub(mul(a, c), mul(b, s)));
+        store(out + half + i, add(mul(b, c), mul(a, s)));
+    }
+    for (; i < half; ++i) {
+        const float a = x[i], b = x[half + i];
+        out[i] = a * cos[i] - b * sin[i];
+        out[half + i] = b * cos[i] + a * sin[i];
+    }
+    if (out == x) return;
+    for (i = 2 * half; i + N <= size; i += N) store(out + i, load(x + i));
+    for (; i < size; ++i) out[i] = x[i];
+}
+
+void write_f32(const float* x, float* to, int64_t step, int64_t size) {
+    if (step == 1) {
+        __builtin_memcpy(to, x, size_t(size) * sizeof(float));
+    } else {
+        for (int64_t i = 0; i < size; ++i) to[i * step] = x[i];
+    }
+}
+
+template <typename Convert>
+PW_INLINE void write_halves(const float* x, uint16_t* to, int64_t step, int64_t size, const Convert& convert) {
+    int64_t i = 0;
+    if (step == 1) {
+        for (; i + N <= size; i += N) convert(to + i, load(x + i));
+    }
+    for (; i < size; i += N) {
+        const int n = size - i < N ? int(size - i) : N;
+        uint16_t values[N];
+        convert(values, n == N ? load(x + i) : load_some(x + i, n));
+        for (int j = 0; j < n; ++j) to[(i + j) * step] = values[j];
+    }
+}
+
+void write(const float* x, void* to, int64_t step, int64_t size, Float type) {
+    if (type == Float::f32) {
+        write_f32(x, static_cast<float*>(to), step, size);
+    } else if (type == Float::f16) {
+        write_halves(x, static_cast<uint16_t*>(to), step, size, [](uint16_t* p, f32v v) { store_f16(p, v); });
+    } else {
+        write_halves(x, static_cast<uint16_t*>(to), step, size, [](uint16_t* p, f32v v) { store_bf16(p, v); });
+    }
+}
+
+}  // namespace
+
+const CacheKernels cache = {rotate, write};
+
+}  // namespace pagewell::PW_ISA

@@ -1,0 +1,142 @@
+"""The native attention beyond its contract: a row's bits depend on the row alone, on every instruction-set level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.conformance import new_caches
+from kernels.cpu.attention import paged_attention
+from kernels.cpu.cache import copy_blocks, rope_and_write_kv
+from kernels.cpu.launch import missing, native
+from kernels.ops import OpSpec
+
+pytestmark = pytest.mark.skipif(missing is not None, reason=f"{missing}")
+LEVELS = [] if missing else native.levels()
+N_HEADS, N_KV_HEADS, HEAD_DIM, CONTEXT = 6, 2, 64, 700
+SPEC = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=HEAD_DIM)
+
+
+@pytest.fixture(params=LEVELS, autouse=True)
+def level(request: pytest.FixtureRequest) -> Iterator[None]:
+    before, n_threads = native.level(), native.n_threads()
+    native.set_level(request.param)
+    yield
+    native.set_level(before)
+    native.set_threads(n_threads)
+
+
+class Text:
+    """One sequence of CONTEXT positions: its queries, and its keys and values in a cache that has other things too."""
+
+    def __init__(self, spec: OpSpec, *, block_size: int = 16, by_dims: bool = True, seed: int = 0) -> None:
+        d = spec.head_size
+        g = torch.Generator().manual_seed(7)
+        self.q = torch.randn(CONTEXT, N_HEADS, d, generator=g)
+        n_blocks = -(-CONTEXT // block_size)
+        self.caches = new_caches(spec, n_blocks + 9, block_size, N_KV_HEADS, by_dims=by_dims)
+        order = torch.Generator().manual_seed(seed)
+        self.table = torch.randperm(n_blocks + 9, generator=order)[:n_blocks].int()
+        positions = torch.arange(CONTEXT)
+        blocks = self.table[positions // block_size].long()
+        for cache in self.caches:
+            cache[blocks, positions % block_size] = torch.randn(CONTEXT, N_KV_HEADS, d, generator=g).to(spec.kv_dtype)
+        self.settings = (d**-0.5, 100 if spec.window else 0, 5.0 if spec.soft_cap else 0.0)
+
+    def rows(self, *parts: tuple[int, int]) -> Tensor:
+        """Attention of positions first .. last for each part, all in one call."""
+        q = torch.cat([self.q[first:last] for first, last in parts])
+        starts = torch.tensor([0, *(last - first for first, last in parts)]).cumsum(0).int()
+        contexts = torch.tensor([last for _, last in parts], dtype=torch.int32)
+        return paged_attention(q, *self.caches, starts, contexts, self.table.repeat(len(parts), 1), *self.settings)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("window", "soft_cap"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("head_size", [64, 72, 80])
+def test_a_row_has_the_same_bits_alone_in_a_batch_and_in_any_chunk(
+    head_size: int, kv_dtype: torch.dtype, window: bool, soft_cap: bool
+) -> None:
+    spec = OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=head_size, window=window, soft_cap=soft_cap)
+    text = Text(spec)
+    native.set_threads(1)
+    whole = text.rows((0, CONTEXT))
+    assert whole.isfinite().all()
+    for n_threads in (1, 2):
+        native.set_threads(n_threads)
+        rows = [*range(0, CONTEXT, 37), 255, 256, 511, 512, CONTEXT - 1]
+        alone = torch.cat([text.rows((row, row + 1)) for row in rows])
+        assert torch.equal(alone, whole[rows])
+        assert torch.equal(text.rows(*((row, row + 1) for row in rows)), whole[rows])
+        chunks = [(0, 5), (5, 21), (21, 22), (22, 150), (150, 300), (300, CONTEXT)]
+        assert torch.equal(text.rows(*chunks), whole)
+        assert torch.equal(torch.cat([text.rows(chunk) for chunk in chunks]), whole)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_where_blocks_lie_and_how_large_they_are_does_not_change_a_bit(kv_dtype: torch.dtype) -> None:
+    spec = OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=HEAD_DIM)
+    whole = Text(spec).rows((0, CONTEXT), (690, CONTEXT))
+    others = [Text(spec, seed=1), *(Text(spec, block_size=n) for n in (1, 8, 64, 128)), Text(spec, by_dims=False)]
+    for other in others:
+        assert torch.equal(other.rows((0, CONTEXT), (690, CONTEXT)), whole)
+
+
+@pytest.mark.parametrize("n_threads", [3, 8, 32])
+def test_a_long_text_is_cut_for_many_threads_without_changing_a_bit(n_threads: int) -> None:
+    text = Text(SPEC)
+    native.set_threads(1)
+    parts = [(695, CONTEXT), (CONTEXT - 1, CONTEXT)]
+    wanted = text.rows(*parts)
+    native.set_threads(n_threads)
+    for _ in range(5):
+        assert torch.equal(text.rows(*parts), wanted)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_what_a_row_does_not_see_cannot_reach_it(bad: float, kv_dtype: torch.dtype) -> None:
+    text = Text(OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=HEAD_DIM))
+    wanted = text.rows((0, CONTEXT))
+    for cache in text.caches:
+        cache[text.table[650 // 16].long(), 650 % 16] = bad
+    got = text.rows((0, CONTEXT))
+    assert torch.equal(got[:650], wanted[:650])
+    assert not got[650:].isfinite().any()
+
+
+def test_queries_may_be_slices_of_wider_rows() -> None:
+    text = Text(SPEC)
+    wanted = text.rows((100, 120))
+    text.q = torch.cat((text.q, torch.full((CONTEXT, 3, HEAD_DIM), torch.nan)), 1)[:, :N_HEADS]
+    args = (torch.tensor([0, 20], dtype=torch.int32), torch.tensor([120], dtype=torch.int32), text.table[None])
+    assert torch.equal(paged_attention(text.q[100:120], *text.caches, *args, *text.settings), wanted)
+
+
+def test_no_sequences_give_no_rows() -> None:
+    empty = torch.zeros(0, dtype=torch.int32)
+    args = (*Text(SPEC).caches, torch.zeros(1, dtype=torch.int32), empty, torch.zeros(0, 4, dtype=torch.int32), 1.0)
+    assert paged_attention(torch.zeros(0, N_HEADS, HEAD_DIM), *args).shape == (0, N_HEADS, HEAD_DIM)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16])
+def test_keys_and_values_are_rounded_into_the_cache_as_torch_rounds(kv_dtype: torch.dtype) -> None:
+    spec = OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=40)
+    g = torch.Generator().manual_seed(3)
+    k, v = torch.randn(2, 9, 2, 40, generator=g).mul(torch.logspace(-9, 5, 40)).unbind()
+    v[0, 0, 0] = torch.nan
+    caches = new_caches(spec, 1, 16, 2, by_dims=True)
+    cos, sin = torch.ones(1, 20), torch.zeros(1, 20)
+    rows = torch.arange(9)
+    rope_and_write_kv(torch.randn(9, 2, 40), k, v, torch.zeros_like(rows), cos, sin, *caches, rows)
+    for cache, x in zip(caches, (k, v), strict=True):
+        torch.testing.assert_close(cache[0, :9], x.to(kv_dtype), rtol=0, atol=0, equal_nan=True)
+
+
+def test_blocks_with_gaps_are_not_copied() -> None:
+    cache = torch.zeros(4, 16, 2, 8)
+    with pytest.raises(ValueError, match="not whole"):
+        copy_blocks(cache[:, ::2], cache, [(0, 1)])
