@@ -6,9 +6,11 @@ import click
 
 from app.commands.bench.compare import compare
 from app.commands.bench.limits import limits
+from app.commands.bench.operators import ops
+from app.commands.bench.perplexity import perplexity
 from app.commands.bench.serve import serve
 
 
-@click.group(commands=[serve, compare, limits])
+@click.group(commands=[serve, compare, limits, ops, perplexity])
 def bench() -> None:
     """Measure speed: of a server, against other servers, of this machine, of the operators."""
