@@ -72,14 +72,18 @@ class Limits:
         }
 
 
-def measure(threads: tuple[int, ...], runs: int = 5, on_run: Callable[[], None] = lambda: None) -> Limits:
+def measure(
+    threads: tuple[int, ...], runs: int = 5, on_run: Callable[[], None] = lambda: None, sizes: tuple[int, ...] = READ_BYTES
+) -> Limits:
     """All limits with each number of threads. Each run goes through all of them once, so that none has a good minute alone.
+
+    sizes: bytes of the reads, whole kibibytes; those that would take more than a quarter of the free memory are left out.
 
     Raises ConfigError where the native operators are missing.
     """
     if missing is not None:
         raise ConfigError(f"The native operators cannot be used here: {missing}.", "Build them with `make native`.")
-    buffers = {n_bytes: buffer(n_bytes) for n_bytes in READ_BYTES if n_bytes <= psutil.virtual_memory().available // 4}
+    buffers = {n_bytes: buffer(n_bytes) for n_bytes in sizes if n_bytes <= psutil.virtual_memory().available // 4}
     reads = [Limit("read", n, n_bytes=n_bytes) for n_bytes in buffers for n in threads]
     sums = [Limit(what, n, level) for what in ("f32", "int8") for level in native.levels() for n in threads]
     others = Others()

@@ -20,11 +20,10 @@ needs_native = pytest.mark.skipif(missing is not None, reason=str(missing))
 
 @needs_native
 def test_every_limit_of_this_machine_is_measured_and_the_pool_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "READ_BYTES", (1 << 20, 3 << 20))
     monkeypatch.setattr(limits, "_ROUNDS", 64)
     n_threads, level = native.n_threads(), native.level()
     ran: list[int] = []
-    found = limits.measure((1, 2), runs=3, on_run=lambda: ran.append(1))
+    found = limits.measure((1, 2), runs=3, on_run=lambda: ran.append(1), sizes=(1 << 20, 3 << 20))
     assert (len(ran), native.n_threads(), native.level()) == (3, n_threads, level)
     assert len(found.all) == 2 * (2 + 2 * len(native.levels()))
     assert all(len(limit.rates) == 3 and limit.rate > 0 for limit in found.all)
