@@ -16,7 +16,7 @@ from typing import Any
 
 from app.bench import load as client
 from app.bench.load import Load, Measure
-from app.bench.others import Others, warning
+from app.bench.others import Others, wait_quiet, warning
 from app.bench.peers import Peer
 from app.bench.process import START_S, Server, end
 from app.bench.workloads import START, Workload
@@ -38,6 +38,8 @@ class Comparison:
     n_rounds: int
     folder: Path
     """For logs and for what the servers keep; a folder of its own for each round."""
+    patience_s: float = 0.0
+    """Longest that each workload waits for other programs to be quiet."""
     say: Callable[[str], None] = lambda _: None
     seed: str = field(default_factory=lambda: secrets.token_hex(4))
     """Other in each comparison, so that nothing a server kept from an earlier one helps it."""
@@ -71,6 +73,8 @@ class Comparison:
             for peer in self.peers:
                 self._start(peer, folder, running, figures, index)
             for workload in self.workloads:
+                if self.patience_s and not wait_quiet(self.patience_s):
+                    self.say("Other programs keep the machine busy; going on nevertheless.")
                 for server in list(running):
                     self._put(workload, server, running, figures, index)
             for server in running:

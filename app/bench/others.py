@@ -39,6 +39,18 @@ class Others:
         return total_s
 
 
+def wait_quiet(patience_s: float) -> bool:
+    """Return when nobody computes for half a second while we do not either, at the latest after patience_s; whether it is so."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        others = Others()
+        time.sleep(0.5)
+        if others.cores() <= TOO_MUCH:
+            return True
+        if time.monotonic() > deadline:
+            return False
+
+
 def warning(cores: float) -> str | None:
     """What to tell a person about it, or None."""
     if cores <= TOO_MUCH:

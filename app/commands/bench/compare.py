@@ -43,6 +43,13 @@ class _Command(click.Command):
     default=1.0,
     help="Multiply all lengths: to try the set-up out. Such figures compare with no others.",
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(0),
+    default=60,
+    show_default=True,
+    help="Longest, in seconds, that each workload waits for other programs to be quiet.",
+)
 @click.option("--logs", type=click.Path(path_type=Path, file_okay=False), help="Keep the servers' logs in this folder.")
 @JSON_OPTION
 def compare(
@@ -52,6 +59,7 @@ def compare(
     rounds: int,
     threads: int | None,
     scale: float,
+    patience: float,
     logs: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -62,6 +70,7 @@ def compare(
     """
     from app.bench import peers as servers
     from app.bench import record, workloads
+    from app.bench.compare import Comparison
     from app.catalog import library
     from app.machine import this_machine
 
@@ -81,9 +90,8 @@ def compare(
     facts["servers"] = {peer.name: {"command": peer.command, "version": peer.version()} for peer in everyone}
     signal.signal(signal.SIGTERM, _terminate)
     with tempfile.TemporaryDirectory(prefix="pagewell-bench-") as scratch:
-        comparisons = [
-            _comparison(path, everyone, chosen, threads, rounds, (logs or Path(scratch)).resolve() / path.stem) for path in paths
-        ]
+        folder = (logs or Path(scratch)).resolve()
+        comparisons = [Comparison(path, everyone, chosen, threads, rounds, folder / path.stem, patience, _say) for path in paths]
         minutes = sum(comparison.guess_s() for comparison in comparisons) / 60
         click.echo(f"About {max(1, round(minutes))} min at a guess; after the first round there is a better one.", err=True)
         for comparison in comparisons:
@@ -92,10 +100,8 @@ def compare(
         record.write(Path("-"), facts)
 
 
-def _comparison(path: Path, everyone: list[Any], chosen: list[Any], threads: int, rounds: int, folder: Path) -> Any:
-    from app.bench.compare import Comparison
-
-    return Comparison(path, everyone, chosen, threads, rounds, folder, lambda line: click.echo(printable(line), err=True))
+def _say(line: str) -> None:
+    click.echo(printable(line), err=True)
 
 
 def _run(comparison: Any, facts: dict[str, Any], json_path: Path | None) -> None:
