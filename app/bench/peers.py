@@ -29,8 +29,8 @@ class Peer:
     ready_path: str = "/health"
     """Gives status 200 once the model is loaded."""
     env: dict[str, str] = field(default_factory=dict)
-    version_option: str = ""
-    """Makes the program print its version and end."""
+    version_arguments: tuple[str, ...] = ()
+    """Make the program print its version and end."""
 
     def filled(self, *, model: Path, port: int, threads: int, home: Path) -> tuple[list[str], dict[str, str]]:
         """(command, environment) of one run. None of the person's own settings of Pagewell reach it."""
@@ -42,9 +42,9 @@ class Peer:
 
     def version(self) -> str | None:
         """First lines of what the program says about itself."""
-        if not self.version_option:
+        if not self.version_arguments:
             return None
-        command = [self.command[0], self.version_option]
+        command = [self.command[0], *self.version_arguments]
         result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         return "\n".join((result.stdout + result.stderr).strip().splitlines()[:4])
 
@@ -64,16 +64,23 @@ LLAMA_CPP = Peer(
         *("--parallel", str(STREAMS), "--ctx-size", str(STREAMS * STREAM_TOKENS), "--cont-batching"),
         *("--flash-attn", "on", "--no-webui"),
     ),
-    version_option="--version",
+    version_arguments=("--version",),
 )
+OPENVINO = Peer(
+    "openvino",
+    ("python", str(Path(__file__).with_name("openvino_server.py")), "{model}", "{port}", "{threads}"),
+    ready_path="/v1/models",
+    version_arguments=("-c", "import openvino_genai; print('openvino-genai', openvino_genai.__version__)"),
+)
+"""Its program is an interpreter that has openvino-genai."""
 
-KNOWN = {peer.name: peer for peer in (LLAMA_CPP,)}
-"""Peers that need only the path of their program, or not even that where it is on PATH."""
+KNOWN = {peer.name: peer for peer in (LLAMA_CPP, OPENVINO)}
+"""Peers that need only the path of their program."""
 
 
 def found() -> list[Peer]:
-    """The known peers whose programs are on PATH."""
-    return [peer for peer in KNOWN.values() if shutil.which(peer.command[0])]
+    """The known peers whose programs are on PATH, where an interpreter tells nothing."""
+    return [peer for peer in (LLAMA_CPP,) if shutil.which(peer.command[0])]
 
 
 def parse(text: str) -> Peer:
@@ -94,7 +101,9 @@ def parse(text: str) -> Peer:
     program = given or KNOWN[name].command[0]
     where = shutil.which(program)
     if where is None:
-        raise ConfigError(f"{program}, which runs {name}, was not found.", f"Say where it is: --peer {name}=/path/to/{program}.")
+        raise ConfigError(
+            f"{program}, which runs {name}, was not found.", f"Say where it is: --peer {name}=/path/to/{Path(program).name}."
+        )
     return replace(KNOWN[name], command=(where, *KNOWN[name].command[1:]))
 
 

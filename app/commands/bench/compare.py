@@ -31,8 +31,9 @@ class _Command(click.Command):
     "peers",
     multiple=True,
     metavar="NAME[=HOW]",
-    help="A server to compare with. llama.cpp, found on PATH or given as llama.cpp=/path/to/llama-server; or any other, with the "
-    "command that starts it: 'NAME=program --model {model} --port {port} --threads {threads}'. Default: all known ones on PATH.",
+    help="A server to compare with: llama.cpp=/path/to/llama-server, openvino=/path/to/python (that has openvino-genai), or any "
+    "other, with the command that starts it: 'NAME=program --model {model} --port {port} --threads {threads}'. Default: "
+    "llama.cpp, if llama-server is on PATH.",
 )
 @click.option("--workload", "names", multiple=True, metavar="NAME", help="Only this one; see below. Default: all.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)

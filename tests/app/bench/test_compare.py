@@ -190,6 +190,8 @@ def test_peers_by_name_by_program_and_by_command(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + os.environ["PATH"])
     assert known.parse("llama.cpp").command[0] == str(program)
     assert [p.name for p in known.found()] == ["llama.cpp"]
+    openvino = known.parse(f"openvino={sys.executable}").filled(model=Path("/m"), port=7, threads=3, home=tmp_path)[0]
+    assert openvino[0] == sys.executable and Path(openvino[1]).is_file() and openvino[2:] == ["/m", "7", "3"]
     other = known.parse("mine=serve '{model}' --port {port} --kv '{\"a\": 1}'")
     assert other.filled(model=Path("/m"), port=7, threads=3, home=tmp_path)[0] == [
         "serve",
