@@ -118,6 +118,7 @@ class Comparison:
         name = server.peer.name
         server.resume()
         others = Others([server.process.pid])
+        began, client = time.perf_counter(), time.process_time()
         try:
             result = asyncio.run(workload.run(server.endpoint, self.measure, f"{self.seed}/{index}"))
             server.check()
@@ -128,10 +129,14 @@ class Comparison:
                 running.remove(server)
                 return
         else:
-            figures[name][workload.name] = result | {"others_cores": others.cores()}
+            cores = {
+                "others_cores": others.cores(),
+                "client_cores": (time.process_time() - client) / (time.perf_counter() - began),
+            }
+            figures[name][workload.name] = result | cores
             shown = ", ".join(f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float))
             self.say(f"{name}: {workload.name}: {shown}")
-            if (line := warning(others.cores())) is not None:
+            if (line := warning(cores["others_cores"])) is not None:
                 self.say(line)
         server.pause()
 
