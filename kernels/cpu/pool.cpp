@@ -18,11 +18,18 @@ namespace pagewell {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
 
 // A worker that sleeps needs 50 us to come back, so it spins through the host's part of a decode step (well under 1 ms).
-constexpr auto SPIN = std::chrono::microseconds(1500);
-// The caller gives its core away only when a worker has evidently lost its own.
-constexpr int SPINS_BEFORE_YIELD = 20000;
+constexpr auto SPIN = 1500us;
+// A worker without work for this long offers its core to others as it spins on: two operators follow each other sooner.
+constexpr auto YIELD_AFTER = 30us;
+// Spins, of 50 ns or less, after which a waiting thread offers its core to others each time.
+constexpr int SPINS_BEFORE_YIELD = 400;
+// A caller that waits longer than this, and longer than it worked, waits for a worker that has lost its core to another program: for as long as
+// that one's time slice lasts, at each of hundreds of operators. The caller then works alone for a while, twice as long after each next such wait.
+constexpr auto STALL = 400us;
+constexpr std::chrono::nanoseconds FIRST_PAUSE = 10ms, LONGEST_PAUSE = 640ms;
 
 inline void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -47,13 +54,31 @@ Pool::~Pool() {
 
 void Pool::dispatch(int64_t n_tasks, Call call, const void* context) {
     std::lock_guard lock(one_job_);
+    const auto began = Clock::now();
+    if (began < alone_until_) {
+        for (int64_t task = 0; task < n_tasks; ++task) call(context, task);
+        return;
+    }
+    share(n_tasks, call, context);
+    const auto worked = Clock::now();
+    for (int spins = 0; n_done_.load(std::memory_order_acquire) != static_cast<uint32_t>(n_tasks); ++spins) {
+        if (spins < SPINS_BEFORE_YIELD) {
+            relax();
+        } else {
+            std::this_thread::yield();
+        }
+    }
+    note_wait(worked - began, Clock::now() - worked);
+}
+
+// Publish a job and work on it until no task is left to take.
+void Pool::share(int64_t n_tasks, Call call, const void* context) {
     const uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-    const auto total = static_cast<uint32_t>(n_tasks);
     // Closed while the job is written: whoever sees a part of the new job cannot take a task with the old ticket any more.
     ticket_.store(epoch << 32 | UINT32_MAX);
     call_.store(call, std::memory_order_release);
     context_.store(context, std::memory_order_release);
-    n_tasks_.store(total, std::memory_order_release);
+    n_tasks_.store(static_cast<uint32_t>(n_tasks), std::memory_order_release);
     n_done_.store(0, std::memory_order_release);
     ticket_.store(epoch << 32);
     if (n_parked_.load() > 0) {
@@ -62,13 +87,15 @@ void Pool::dispatch(int64_t n_tasks, Call call, const void* context) {
     }
     while (work_once()) {
     }
-    for (int spins = 0; n_done_.load(std::memory_order_acquire) != total; ++spins) {
-        if (spins < SPINS_BEFORE_YIELD) {
-            relax();
-        } else {
-            std::this_thread::yield();
-        }
-    }
+}
+
+void Pool::note_wait(std::chrono::nanoseconds worked, std::chrono::nanoseconds waited) {
+    if (waited < STALL || waited < worked) return;
+    const auto now = Clock::now();
+    const bool again = now - last_stall_ < 4 * pause_ + FIRST_PAUSE;
+    pause_ = again ? std::min(2 * pause_, LONGEST_PAUSE) : FIRST_PAUSE;
+    last_stall_ = now;
+    alone_until_ = now + pause_;
 }
 
 bool Pool::work_once() {
@@ -96,7 +123,12 @@ void Pool::worker() {
             continue;
         }
         relax();
-        if (spins % 64 || Clock::now() - idle_since < SPIN) continue;
+        if (spins % 64) continue;
+        const auto idle = Clock::now() - idle_since;
+        if (idle < SPIN) {
+            if (idle > YIELD_AFTER) std::this_thread::yield();
+            continue;
+        }
         const uint32_t seen = wake_.load();
         if (stopping_) return;
         ++n_parked_;

@@ -1,7 +1,9 @@
-// The one thread pool of all operators: spins between operators, sleeps between requests.
+// The one thread pool of all operators: spins between operators, sleeps between requests, and makes do with the caller's thread while other programs
+// keep the workers from their cores.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,8 +37,10 @@ class Pool {
     using Call = void (*)(const void* context, int64_t task);
 
     void dispatch(int64_t n_tasks, Call call, const void* context);
+    void share(int64_t n_tasks, Call call, const void* context);
     bool work_once();
     void worker();
+    void note_wait(std::chrono::nanoseconds worked, std::chrono::nanoseconds waited);
 
     // Tickets are (epoch << 32 | next task). A thread owns a task once its compare-exchange has taken the ticket; since
     // the epoch is part of it, one that comes late to a finished job takes nothing, and nobody waits for it.
@@ -49,6 +53,8 @@ class Pool {
     std::atomic<int> n_parked_{0};
     std::atomic<bool> stopping_{false};
     std::mutex one_job_;
+    std::chrono::steady_clock::time_point alone_until_, last_stall_;
+    std::chrono::nanoseconds pause_{0};
     std::vector<std::thread> workers_;
 };
 
