@@ -62,7 +62,7 @@ LLAMA_CPP = Peer(
         *("llama-server", "--model", "{model}", "--port", "{port}", "--host", "127.0.0.1"),
         *("--threads", "{threads}", "--threads-batch", "{threads}"),
         *("--parallel", str(STREAMS), "--ctx-size", str(STREAMS * STREAM_TOKENS), "--cont-batching"),
-        *("--flash-attn", "on", "--no-webui"),
+        *("--flash-attn", "auto", "--no-webui"),
     ),
     version_arguments=("--version",),
 )

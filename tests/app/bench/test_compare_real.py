@@ -33,7 +33,7 @@ def test_pagewell_against_itself(tmp_path: Path) -> None:
     (figures,) = model["rounds"]
     for workloads in figures.values():
         assert list(workloads) == ["start", "decode_4", "prefill_512", "shared_1024"]
-        assert workloads["prefill_512"]["cached_tokens"] == 0, "a prompt that something knew"
+        assert workloads["prefill_512"]["cached_tokens"] <= 3 * 32, "more than the system prompt of the template was known"
         shared = workloads["shared_1024"]
         assert shared["cached_tokens"] > shared["prompt_tokens"] / 4, "three of four prompts find the prefix"
         assert shared["ttft_warm_s"] < shared["ttft_cold_s"]
