@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels import conformance_sample
 from kernels.ops import BLOCKS, DENSE, Impl, OpSpec, Weight
 from kernels.registry import implementations
 
 BLOCK_SIZE = 16
-TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 0.0, torch.int64: 0.0}
 """Largest difference allowed, as a share of the largest value of the oracle's result."""
 
 _HALVES = {
@@ -350,6 +351,10 @@ def _far_case(spec: OpSpec, *, by_dims: bool) -> Case:
     return _case(spec, f"offsets above 2^31{', keys by dims' if by_dims else ''}", build)
 
 
+def _built(builds: Callable[[], Iterator[tuple[str, conformance_sample.Build]]]) -> Callable[[OpSpec], Iterator[Case]]:
+    return lambda spec: (_case(spec, name, build) for name, build in builds())
+
+
 _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "quant_linear": _linear_cases,
     "quant_linears": _linears_cases,
@@ -362,4 +367,7 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "silu_mul": _activation_cases,
     "gelu_tanh_mul": _activation_cases,
     "copy_blocks": _copy_cases,
+    "sample": _built(conformance_sample.sample_cases),
+    "logprobs": _built(conformance_sample.logprobs_cases),
+    "uniform": _built(conformance_sample.uniform_cases),
 }

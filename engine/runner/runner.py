@@ -78,7 +78,7 @@ class ModelRunner:
         self.kv = KVStorage(
             model.n_layers, self.n_blocks, config.block_size, model.n_kv_heads, model.head_dim, self.kv_dtype, self.device
         )
-        self.sampler = Sampler(min(n_vocab or model.vocab_size, model.vocab_size))
+        self.sampler = Sampler(min(n_vocab or model.vocab_size, model.vocab_size), self.device.type)
         n_columns = -(-self.max_model_len // config.block_size)
         buffers = StepBuffers(config.token_budget, config.max_num_seqs, n_columns, config.block_size, self.device)
         self.eager = EagerStep(self.model, self.kv, buffers)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from engine.types import TokenLogprob
+from kernels.ops import Logprobs, OpSpec
+from kernels.registry import resolve
 
 
 def token_logprobs(logits: Tensor, token_ids: Sequence[int], n_top: Sequence[int]) -> list[TokenLogprob]:
@@ -18,16 +21,17 @@ def token_logprobs(logits: Tensor, token_ids: Sequence[int], n_top: Sequence[int
     """
     if not token_ids:
         return []
-    logprobs = torch.log_softmax(logits, dim=-1)
     ids = torch.tensor(token_ids, device=logits.device)
-    chosen = logprobs.gather(1, ids[:, None])
-    ranks = ((logprobs > chosen).sum(dim=-1) + 1).tolist()
-    values = chosen[:, 0].tolist()
-    most = min(max(n_top), logprobs.shape[1])
-    top_values, top_ids = (part.tolist() for part in logprobs.topk(most, dim=-1)) if most else ([[]] * len(values),) * 2
+    most = min(max(n_top), logits.shape[1])
+    values, ranks, top_values, top_ids = (part.tolist() for part in _operator(logits.device.type)(logits, ids, most))
     return [
         TokenLogprob(token_id, value, rank, tuple(zip(row_ids[:n], row_values[:n], strict=True)))
         for token_id, value, rank, row_ids, row_values, n in zip(
             token_ids, values, ranks, top_ids, top_values, n_top, strict=True
         )
     ]
+
+
+@cache
+def _operator(device: str) -> Logprobs:
+    return resolve("logprobs", OpSpec(device, torch.float32)).fn

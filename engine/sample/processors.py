@@ -2,14 +2,13 @@
 
 Two kinds. Edits change single logits and can move the likeliest token, so greedy rows take them too; they come in
 vLLM's order: end tokens masked, bias, repetition penalty, frequency and presence penalties. Cuts only drop the tail of a
-tempered distribution: min_p, top_k, top_p, each on what the one before it left.
+tempered distribution: min_p, top_k, top_p, each on what the one before it left; the operator that draws does them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from collections.abc import Sequence as Items
 
 import torch
 from torch import Tensor
@@ -19,8 +18,11 @@ from engine.types import SamplingParams, Sequence
 
 GREEDY_BELOW = 1e-5
 """Temperatures below take the likeliest token, which is all that they would draw; the smallest are 0 in float32."""
-_TOP_P_CANDIDATES = 256
-"""Likeliest tokens that are looked at first for top_p, which seldom needs more: sorting all of 150,000 takes 16 ms, this 0.7."""
+_HOTTEST = 1e30
+"""All that is finite is as likely at this temperature as at any above it."""
+Draw = tuple[float, float, float, float]
+"""temperature, floor, top_k and top_p, as the operator `sample` takes them."""
+GREEDY: Draw = (0.0, 0.0, 0.0, 1.0)
 
 
 def edits(seq: Sequence) -> bool:
@@ -55,68 +57,12 @@ def edit(logits: Tensor, seq: Sequence) -> None:
         logits[output.ids] -= (params.frequency_penalty * output.counts + params.presence_penalty).to(logits.dtype)
 
 
-def temper(logits: Tensor, params: Items[SamplingParams]) -> Tensor:
-    """(logits - likeliest logit of the row) / temperature, float32 [rows, vocabulary]; no temperature below GREEDY_BELOW.
-
-    With 0 as the row's largest value, a tiny temperature gives -inf for the rest instead of an overflow.
-    """
-    temperatures = torch.tensor([p.temperature for p in params], device=logits.device)
-    return (logits - logits.amax(dim=-1, keepdim=True)) / temperatures[:, None]
-
-
-def cut(tempered: Tensor, params: Items[SamplingParams]) -> Tensor:
-    """exp(tempered) with the tail set to 0: weights of the draw, not normalised. float32 [rows, vocabulary].
-
-    Whatever the cut, tokens exactly as likely as the last one kept stay too, so that nothing depends on how a sort
-    orders equals; the likeliest token always stays.
-    """
-    floors = torch.tensor([math.log(p.min_p) if p.min_p > 0 else -math.inf for p in params], device=tempered.device)
-    rows = [i for i, p in enumerate(params) if 0 < p.top_k < tempered.shape[1] or p.top_p < 1]
-    if rows:
-        index = torch.tensor(rows, device=tempered.device)
-        floors[index] = _sorted_floors(tempered.index_select(0, index), floors[index], [params[i] for i in rows])
-    weights = tempered.exp()
-    if rows or any(p.min_p > 0 for p in params):
-        weights.masked_fill_(tempered < floors[:, None], 0.0)
-    return weights
-
-
-def _sorted_floors(tempered: Tensor, floors: Tensor, params: Items[SamplingParams]) -> Tensor:
-    """The least value that top_k and top_p keep in each row, given the least that min_p keeps; float32 [rows]."""
-    n_vocab = tempered.shape[1]
-    top_k = [p.top_k if 0 < p.top_k < n_vocab else n_vocab for p in params]
-    n_wanted = max(_TOP_P_CANDIDATES if k == n_vocab else k for k in top_k)
-    values = tempered.topk(min(n_wanted, n_vocab), dim=-1).values
-    result = []
-    for row, floor, row_values, k, p in zip(tempered, floors, values, top_k, params, strict=True):
-        result.append(_row_floor(row, floor, row_values, k, p.top_p))
-    return torch.stack(result)
-
-
-def _row_floor(row: Tensor, floor: Tensor, values: Tensor, top_k: int, top_p: float) -> Tensor:
-    """The same for one row, whose likeliest tokens' `values` are given in falling order.
-
-    Sums run one by one, the row's own in vocabulary order, so that they do not depend on how many candidates the batch
-    asked for.
-    """
-    limited = top_k < len(row)
-    if limited:
-        values = values[:top_k]
-        floor = torch.maximum(floor, values[-1])
-    if top_p >= 1:
-        return floor
-    cumulative = _cumulative(values, floor)
-    wanted = top_p * (cumulative if limited else _cumulative(row, floor))[-1]
-    while not limited and cumulative[-1] < wanted and len(values) < len(row):
-        values = row.topk(min(8 * len(values), len(row))).values
-        cumulative = _cumulative(values, floor)
-    n_below = int((cumulative < wanted).sum())
-    return torch.maximum(floor, values[min(n_below, len(values) - 1)])
-
-
-def _cumulative(values: Tensor, floor: Tensor) -> Tensor:
-    """Running sums, float64, of the weights of those values that are not below the floor."""
-    return values.exp().masked_fill_(values < floor, 0.0).cumsum(dim=-1, dtype=torch.float64)
+def draw(params: SamplingParams) -> Draw:
+    """How a request's tokens are drawn: GREEDY itself if the likeliest is taken."""
+    if params.temperature < GREEDY_BELOW:
+        return GREEDY
+    floor = math.log2(params.min_p) if params.min_p > 0 else -math.inf
+    return min(params.temperature, _HOTTEST), floor, params.top_k, params.top_p
 
 
 def _known(ids: Iterable[int], n_vocab: int) -> list[int]:

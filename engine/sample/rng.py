@@ -6,29 +6,25 @@ on (seed, choice, position) only, in integer arithmetic that is the same on ever
 
 from __future__ import annotations
 
-_MASK = 0xFFFFFFFF
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from kernels.ops import OpSpec, Uniform
+from kernels.registry import resolve
 
 
-def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Philox4x32-10: four random 32-bit words for a 128-bit counter under a 64-bit key.
+def uniforms(keys: Iterable[tuple[int, int, int]], device: str = "cpu") -> Tensor:
+    """float64 [keys] in [0, 1), each for the token at `position` of a request's `choice`-th answer: (seed, choice, position).
 
-    Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC11).
+    Of a seed the low 64 bits count, so that wide and negative ones are welcome.
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        product0 = 0xD2511F53 * c0
-        product1 = 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = (product1 >> 32) ^ c1 ^ k0, product1 & _MASK, (product0 >> 32) ^ c3 ^ k1, product0 & _MASK
-        k0 = (k0 + 0x9E3779B9) & _MASK
-        k1 = (k1 + 0xBB67AE85) & _MASK
-    return c0, c1, c2, c3
+    signed = [((seed + (1 << 63)) % (1 << 64) - (1 << 63), choice, position) for seed, choice, position in keys]
+    return _operator(device)(torch.tensor(signed, dtype=torch.int64, device=device))
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
-    """A number in [0, 1) with 53 random bits, for the token at `position` of a request's `choice`-th answer.
-
-    Of the seed the low 64 bits count, so that negative ones are welcome.
-    """
-    high, low, _, _ = philox4x32((position & _MASK, position >> 32, choice, 0), (seed & _MASK, (seed >> 32) & _MASK))
-    return ((high >> 5) * 67108864 + (low >> 6)) / 9007199254740992
+@cache
+def _operator(device: str) -> Uniform:
+    return resolve("uniform", OpSpec(device)).fn

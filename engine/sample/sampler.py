@@ -10,40 +10,31 @@ from torch import Tensor
 from engine.errors import BrokenLogits
 from engine.sample import processors
 from engine.sample.logprobs import token_logprobs
-from engine.sample.rng import uniform
+from engine.sample.rng import uniforms
 from engine.types import Sequence, TokenLogprob
-
-_CPU_VALUES = 1 << 16
-"""Logits of the rows drawn at once on a CPU: with more, their intermediate values leave the cache (seven times slower)."""
+from kernels.ops import OpSpec
+from kernels.registry import resolve
 
 
 class Sampler:
     """Draws tokens below n_vocab; rows of the output matrix past the tokenizer's vocabulary are padding."""
 
-    def __init__(self, n_vocab: int) -> None:
+    def __init__(self, n_vocab: int, device: str = "cpu") -> None:
         self.n_vocab = n_vocab
+        self._device = device
+        self._sample = resolve("sample", OpSpec(device, torch.float32)).fn
 
     def sample(self, logits: Tensor, seqs: Items[Sequence]) -> list[tuple[int, TokenLogprob | None]]:
         """The next token of seqs[i] from row i, with its log probability if the request asks for it.
 
         logits float32 [rows, at least n_vocab], left as they are. Raises BrokenLogits.
         """
-        logits = logits[:, : self.n_vocab]
-        edited = self._edited(logits, seqs)
-        best, greedy_ids = edited.max(dim=-1)
-        if not bool(best.isfinite().all()):
-            raise _broken(seqs, [row for row, ok in enumerate(best.isfinite().tolist()) if not ok])
-        token_ids = greedy_ids.tolist()
-        drawn = [row for row, seq in enumerate(seqs) if seq.request.params.temperature >= processors.GREEDY_BELOW]
-        n_together = max(1, _CPU_VALUES // self.n_vocab) if logits.device.type == "cpu" else len(seqs)
-        for start in range(0, len(drawn), n_together):
-            rows = drawn[start : start + n_together]
-            for row, token_id in zip(rows, self._draw(edited, rows, seqs), strict=True):
-                token_ids[row] = token_id
-        if drawn and max(token_ids) >= self.n_vocab:
-            raise _broken(seqs, [row for row, token_id in enumerate(token_ids) if token_id >= self.n_vocab])
-        logprobs = self._logprobs(logits, token_ids, seqs)
-        return list(zip(token_ids, logprobs, strict=True))
+        if logits.shape[1] > self.n_vocab:
+            logits = logits[:, : self.n_vocab]
+        token_ids = self._sample(self._edited(logits, seqs), *self._draws(seqs)).tolist()
+        if min(token_ids, default=0) < 0:
+            raise BrokenLogits([seq.request.uid for seq, token_id in zip(seqs, token_ids, strict=True) if token_id < 0])
+        return list(zip(token_ids, self._logprobs(logits, token_ids, seqs), strict=True))
 
     @staticmethod
     def _edited(logits: Tensor, seqs: Items[Sequence]) -> Tensor:
@@ -54,30 +45,21 @@ class Sampler:
                 processors.edit(logits[row], seqs[row])
         return logits
 
-    @staticmethod
-    def _draw(logits: Tensor, rows: list[int], seqs: Items[Sequence]) -> list[int]:
-        """Inverse of the cumulative distribution in vocabulary order, at one uniform number per row."""
-        if len(rows) < len(seqs):
-            logits = logits.index_select(0, torch.tensor(rows, device=logits.device))
-        params = [seqs[row].request.params for row in rows]
-        cumulative = processors.cut(processors.temper(logits, params), params).cumsum(dim=-1, dtype=torch.float64)
-        numbers = [uniform(seqs[row].seed, seqs[row].index, len(seqs[row].token_ids)) for row in rows]
-        targets = torch.tensor(numbers, dtype=torch.float64, device=logits.device) * cumulative[:, -1]
-        # The first token whose sum exceeds the target: one of weight 0 adds nothing to the sum and is never the first.
-        # Where all weights are 0, none does: the id is then the vocabulary's size, which no token has.
-        return torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0].tolist()
+    def _draws(self, seqs: Items[Sequence]) -> tuple[Tensor | None, Tensor | None]:
+        """How each row is drawn and its number, as the operator takes them; none where all rows are greedy."""
+        draws = [processors.draw(seq.request.params) for seq in seqs]
+        if all(draw is processors.GREEDY for draw in draws):
+            return None, None
+        numbers = uniforms(((seq.seed, seq.index, len(seq.token_ids)) for seq in seqs), self._device)
+        return torch.tensor(draws, dtype=torch.float64, device=self._device), numbers
 
     @staticmethod
     def _logprobs(logits: Tensor, token_ids: list[int], seqs: Items[Sequence]) -> list[TokenLogprob | None]:
         result: list[TokenLogprob | None] = [None] * len(seqs)
         rows = [row for row, seq in enumerate(seqs) if seq.request.params.logprobs is not None]
         if rows:
-            asked = logits.index_select(0, torch.tensor(rows, device=logits.device))
+            asked = logits if len(rows) == len(seqs) else logits.index_select(0, torch.tensor(rows, device=logits.device))
             n_top = [seqs[row].request.params.logprobs or 0 for row in rows]
             for row, logprob in zip(rows, token_logprobs(asked, [token_ids[row] for row in rows], n_top), strict=True):
                 result[row] = logprob
         return result
-
-
-def _broken(seqs: Items[Sequence], rows: list[int]) -> BrokenLogits:
-    return BrokenLogits([seqs[row].request.uid for row in rows])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, linear, rows
+from kernels.cpu import attention, cache, linear, rows, sample
 
 IMPLS = (
     *attention.IMPLS,
     *cache.IMPLS,
     *rows.IMPLS,
     *linear.IMPLS,
+    *sample.IMPLS,
 )

@@ -54,4 +54,5 @@ NB_MODULE(_native, m) {
     pagewell::bind_limits(m);
     pagewell::bind_linear(m);
     pagewell::bind_rows(m);
+    pagewell::bind_sample(m);
 }

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.ops import DENSE, Weight
+from tests.kernels import naive_sample
 
 
 def dense(weight: Weight) -> Tensor:
@@ -149,5 +150,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         silu_mul,
         gelu_tanh_mul,
         copy_blocks,
+        naive_sample.sample,
+        naive_sample.logprobs,
+        naive_sample.uniform,
     )
 }

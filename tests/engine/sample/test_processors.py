@@ -64,63 +64,18 @@ def test_a_prompt_with_an_id_past_the_vocabulary_is_no_index_error() -> None:
     assert edited([2.0, 2.0], sequence([0, 5], repetition_penalty=2.0)) == [1.0, 2.0]
 
 
-def naive_cut(logits: list[float], p: SamplingParams) -> set[int]:
-    """Ids that stay: min_p, then top_k, then top_p on what is left, likeliest first."""
-    weights = {i: math.exp((logit - max(logits)) / p.temperature) for i, logit in enumerate(logits)}
-    kept = [i for i, weight in weights.items() if weight >= p.min_p]
-    kept.sort(key=lambda i: -weights[i])
-    if p.top_k:
-        kept = kept[: p.top_k]
-    total, mass, nucleus = sum(weights[i] for i in kept), 0.0, set()
-    for i in kept:
-        if p.top_p < 1 and mass >= p.top_p * total:
-            break
-        nucleus.add(i)
-        mass += weights[i]
-    return nucleus
-
-
-CUTS = [
-    {"top_k": 1},
-    {"top_k": 40},
-    {"top_k": 5000},
-    {"top_p": 0.9},
-    {"top_p": 0.1},
-    {"min_p": 0.05},
-    {"min_p": 1.0},
-    {"top_k": 50, "top_p": 0.8},
-    {"top_p": 0.9, "min_p": 0.02},
-    {"top_k": 300, "top_p": 0.95, "min_p": 0.01},
-]
-
-
-@pytest.mark.parametrize("spread", [0.5, 3.0], ids=["flat", "peaked"])
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_cuts_keep_what_the_definition_keeps(cut, spread) -> None:
-    """The flat rows need more candidates for top_p than are looked at first."""
-    generator = torch.Generator().manual_seed(3)
-    for temperature in (0.6, 1.4):
-        params = SamplingParams(temperature=temperature, **cut)
-        logits = torch.randn(2, 2000, generator=generator) * spread
-        weights = processors.cut(processors.temper(logits, [params] * 2), [params] * 2)
-        for row, kept in zip(logits.tolist(), weights, strict=True):
-            assert set(kept.nonzero()[:, 0].tolist()) == naive_cut(row, params)
-
-
-def test_a_cut_row_does_not_depend_on_the_cuts_of_its_neighbours() -> None:
-    generator = torch.Generator().manual_seed(4)
-    params = [SamplingParams(temperature=0.9, **cut) for cut in CUTS]
-    logits = torch.randn(len(params), 3001, generator=generator)
-    together = processors.cut(processors.temper(logits, params), params)
-    for i, p in enumerate(params):
-        assert torch.equal(together[i], processors.cut(processors.temper(logits[i : i + 1], [p]), [p])[0])
-
-
-def test_equals_of_the_last_token_kept_stay() -> None:
-    params = [SamplingParams(top_k=2), SamplingParams(top_p=0.3)]
-    logits = torch.tensor([[1.0, 3.0, 1.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
-    weights = processors.cut(processors.temper(logits, params), params)
-    assert (weights > 0).tolist() == [[True, True, True, False], [True, True, True, True]]
+@pytest.mark.parametrize(
+    "params, expected",
+    [
+        ({"temperature": 0.0, "top_k": 3}, processors.GREEDY),
+        ({"temperature": 9e-6, "top_p": 0.5}, processors.GREEDY),
+        ({"temperature": 0.7}, (0.7, -math.inf, 0, 1.0)),
+        ({"temperature": 1.0, "min_p": 0.25, "top_k": 40, "top_p": 0.9}, (1.0, -2.0, 40, 0.9)),
+        ({"temperature": math.inf}, (1e30, -math.inf, 0, 1.0)),
+    ],
+)
+def test_a_requests_parameters_become_those_of_the_draw(params, expected) -> None:
+    assert processors.draw(SamplingParams(**params)) == expected
 
 
 class Counted(list):

@@ -1,0 +1,48 @@
+"""Tokens and log probabilities from logits, natively."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.cpu.launch import launch, native
+from kernels.cpu.support import unsupported
+from kernels.ops import Impl, OpSpec
+
+
+def sample(logits: Tensor, draws: Tensor | None = None, numbers: Tensor | None = None) -> Tensor:
+    n_rows, n = logits.shape
+    logits = _with_whole_rows(logits)
+    out = torch.empty(n_rows, dtype=torch.int64)
+    launch(native.Sample, out, logits, draws, numbers, n, logits.stride(0), n_rows=n_rows)
+    return out
+
+
+def logprobs(logits: Tensor, ids: Tensor, n_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    n_rows, n = logits.shape
+    logits = _with_whole_rows(logits)
+    values, ranks = torch.empty(n_rows), torch.empty(n_rows, dtype=torch.int64)
+    top_values, top_ids = torch.empty(n_rows, n_top), torch.empty(n_rows, n_top, dtype=torch.int64)
+    out = values, ranks, top_values, top_ids
+    launch(native.Logprobs, *out, logits, ids, n, logits.stride(0), n_top, n_rows=n_rows)
+    return out
+
+
+def uniform(keys: Tensor) -> Tensor:
+    out = torch.empty(len(keys), dtype=torch.float64)
+    launch(native.Uniform, out, keys.contiguous(), n_rows=len(keys))
+    return out
+
+
+def _with_whole_rows(logits: Tensor) -> Tensor:
+    return logits if logits.stride(1) == 1 else logits.contiguous()
+
+
+IMPLS = tuple(
+    Impl(op, "cpp", fn, unsupported, (spec,))
+    for op, fn, spec in (
+        ("sample", sample, OpSpec(dtype=torch.float32)),
+        ("logprobs", logprobs, OpSpec(dtype=torch.float32)),
+        ("uniform", uniform, OpSpec()),
+    )
+)
