@@ -35,9 +35,15 @@ PW_INLINE W signed_group(W w) {
     else return w_sub(w, ZERO_POINT[KIND < 0 ? 0 : KIND]);
 }
 
+// gcc 12's tile intrinsics do not say that they read and write memory.
+PW_INLINE void memory_as_written() {
+    asm volatile("" ::: "memory");
+}
+
 // dots [16, 16] (and of the second half, 256 further) = x of 16 rows times a block of weights.
 template <Format T>
 PW_INLINE void tile_dots(const int8_t* q, int64_t k, const uint8_t* w, int32_t* dots) {
+    memory_as_written();
     if constexpr (Layout<T>::HALVES) {
         _tile_zero(0);
         _tile_zero(1);
@@ -56,6 +62,7 @@ PW_INLINE void tile_dots(const int8_t* q, int64_t k, const uint8_t* w, int32_t* 
         _tile_dpbssd(0, 2, 3);
         _tile_stored(0, dots, 64);
     }
+    memory_as_written();
 }
 
 // acc [16, 16] += blocks begin .. end from what was unpacked of them, for rows first .. first + 16 of x.
