@@ -56,7 +56,11 @@ struct Units {
         n += 16;
     }
     PW_INLINE uint64_t total() const {
-        return uint64_t(_mm512_reduce_add_epi64(_mm512_add_epi64(low, high))) - n * BASE_BITS;
+        // Not _mm512_reduce_add_epi64, which adds as signed numbers: these sums wrap.
+        uint64_t lanes[8], sum = 0;
+        _mm512_storeu_si512(lanes, _mm512_add_epi64(low, high));
+        for (const uint64_t lane : lanes) sum += lane;
+        return sum - n * BASE_BITS;
     }
 };
 
