@@ -265,9 +265,10 @@ class Impl:
 
     supports(spec) returns None, or in a few words why not; it never tries the operator out. `specs` are the cases that
     conformance.py runs against the reference, or the tests against formulas of their own if this is the reference; each of
-    them must be supported. pack, if the implementation reads weights in a layout of its own, makes it of a Weight: an object with
-    qtype, shape and n_bytes that stands for the Weight in calls of this operator and of all others with the same pack. rounds, if the implementation quantises
-    activations, is what it makes of x: the reference of the rounded x is what its result is compared with.
+    them must be supported. pack, if the implementation reads weights in a layout of its own, makes it of a Weight: an object
+    with qtype, shape and n_bytes that stands for the Weight in calls of this operator and of all others with the same pack.
+    rounds, if the implementation quantises activations, is what it makes of x: its result is compared with the reference's
+    for the rounded x.
     """
 
     op: str

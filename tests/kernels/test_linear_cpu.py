@@ -88,7 +88,8 @@ def test_a_weight_of_any_height_is_packed_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("qtype", "n_in", "message"), [("Q4_K", 128, "whole blocks of 256"), ("Q9_9", 256, "not a format"), ("Q8_0", 33, "whole blocks of 32")]
+    ("qtype", "n_in", "message"),
+    [("Q4_K", 128, "whole blocks of 256"), ("Q9_9", 256, "not a format"), ("Q8_0", 33, "whole blocks of 32")],
 )
 def test_what_cannot_be_packed_is_refused_by_name(qtype: str, n_in: int, message: str) -> None:
     data = torch.zeros(4096, dtype=torch.uint8)
