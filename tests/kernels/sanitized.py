@@ -32,11 +32,13 @@ def main(arguments: list[str]) -> int:
         put_in_place(module)
         if arguments == [OVERRUN]:
             return overrun()
-        return pytest.main(["-m", "not build", *(arguments or [TESTS])])
+        # Capturing the file descriptors too would swallow the report that ends the process.
+        return pytest.main(["--capture=sys", "-m", "not build", *(arguments or [TESTS])])
     command = [sys.executable, "-m", "tests.kernels.sanitized"]
     native_build.build(BUILD, targets=["all", "kernel_tests"], PAGEWELL_SANITIZE=True, PAGEWELL_TESTS=True)
-    subprocess.run([BUILD / "kernel_tests"], check=True)
     variables = os.environ | environment()
+    if subprocess.run([BUILD / "kernel_tests"], env=variables | {"LD_PRELOAD": ""}, check=False).returncode != 0:
+        return 1
     noticed = subprocess.run([*command, OVERRUN], env=variables, capture_output=True, text=True, check=False)
     if "heap-buffer-overflow" not in noticed.stderr:
         print(f"The sanitizer did not notice an operator that reads past the end:\n{noticed.stderr}", file=sys.stderr)
