@@ -351,8 +351,10 @@ def _far_case(spec: OpSpec, *, by_dims: bool) -> Case:
     return _case(spec, f"offsets above 2^31{', keys by dims' if by_dims else ''}", build)
 
 
-def _built(builds: Callable[[], Iterator[tuple[str, conformance_sample.Build]]]) -> Callable[[OpSpec], Iterator[Case]]:
-    return lambda spec: (_case(spec, name, build) for name, build in builds())
+def _built(
+    builds: Callable[[], Iterator[tuple[str, conformance_sample.Build]]], *written: int
+) -> Callable[[OpSpec], Iterator[Case]]:
+    return lambda spec: (_case(spec, name, build, *written) for name, build in builds())
 
 
 _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
@@ -368,6 +370,7 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "gelu_tanh_mul": _activation_cases,
     "copy_blocks": _copy_cases,
     "sample": _built(conformance_sample.sample_cases),
+    "penalize": _built(conformance_sample.penalize_cases, 0),
     "logprobs": _built(conformance_sample.logprobs_cases),
     "uniform": _built(conformance_sample.uniform_cases),
 }

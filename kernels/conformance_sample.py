@@ -99,6 +99,28 @@ def _padded(g: Generator) -> tuple[Any, ...]:
     return logits("padded", 3, 1003, g), draws, torch.rand(3, generator=g, dtype=torch.float64)
 
 
+def penalize_cases() -> Iterator[tuple[str, Build]]:
+    for n, n_seen, n_output in ((7, 0, 0), (7, 7, 3), (1003, 400, 0), (1003, 0, 50), (1003, 400, 300)):
+        for repetition, frequency, presence in ((1.3, 0.5, -0.7), (0.8, -0.25, 0.0), (1.0, 0.0, 1.5)):
+
+            def build(
+                g: Generator,
+                n: int = n,
+                n_seen: int = n_seen,
+                n_output: int = n_output,
+                repetition: float = repetition,
+                frequency: float = frequency,
+                presence: float = presence,
+            ) -> tuple[Any, ...]:
+                x = torch.randn(n, generator=g)
+                x[::5] = 0.0
+                seen = torch.randperm(n, generator=g)
+                counts = torch.randint(1, 9, (n_output,), generator=g).double()
+                return x, seen[:n_seen], repetition, seen[:n_output], counts, frequency, presence
+
+            yield f"{n_seen} and {n_output} of {n}, {repetition}, {frequency}, {presence}", build
+
+
 def logprobs_cases() -> Iterator[tuple[str, Build]]:
     for name, n_rows, n in SHAPES:
         for n_top in (0, 1, 20):

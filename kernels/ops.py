@@ -219,6 +219,25 @@ class Sample(Protocol):
     def __call__(self, logits: Tensor, draws: Tensor | None = None, numbers: Tensor | None = None) -> Tensor: ...
 
 
+class Penalize(Protocol):
+    """Edit one row of logits float32 [n] in place.
+
+    seen and output int64 are distinct ids below n, counts float64 [output]. Of seen, a logit above 0 is divided by
+    `repetition`, any other one multiplied by it; from those of output float32(frequency * counts + presence) is subtracted then.
+    """
+
+    def __call__(
+        self,
+        logits: Tensor,
+        seen: Tensor,
+        repetition: float,
+        output: Tensor,
+        counts: Tensor,
+        frequency: float,
+        presence: float,
+    ) -> None: ...
+
+
 class Logprobs(Protocol):
     """Log probabilities of ids int64 [rows] under logits float32 [rows, n], n below 2^20, and the n_top <= n likeliest tokens.
 
@@ -253,6 +272,7 @@ OPERATORS: dict[str, type] = {
     "gelu_tanh_mul": GatedActivation,
     "copy_blocks": CopyBlocks,
     "sample": Sample,
+    "penalize": Penalize,
     "logprobs": Logprobs,
     "uniform": Uniform,
 }

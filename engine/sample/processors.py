@@ -2,19 +2,21 @@
 
 Two kinds. Edits change single logits and can move the likeliest token, so greedy rows take them too; they come in
 vLLM's order: end tokens masked, bias, repetition penalty, frequency and presence penalties. Cuts only drop the tail of a
-tempered distribution: min_p, top_k, top_p, each on what the one before it left; the operator that draws does them.
+tempered distribution: min_p, top_k, top_p, each on what the one before it left; the operator that draws makes them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from engine.sample.counts import PenaltyState
 from engine.types import SamplingParams, Sequence
+from kernels.ops import OpSpec, Penalize
+from kernels.registry import resolve
 
 GREEDY_BELOW = 1e-5
 """Temperatures below take the likeliest token, which is all that they would draw; the smallest are 0 in float32."""
@@ -40,21 +42,32 @@ def edits(seq: Sequence) -> bool:
 def edit(logits: Tensor, seq: Sequence) -> None:
     """Apply a sequence's edits to its row, in place. logits float32 [vocabulary]."""
     params = seq.request.params
-    n_vocab = len(logits)
-    if seq.n_output < params.min_tokens:
-        logits[_index(_known(seq.end_ids, n_vocab), logits)] = -math.inf
-    if params.logit_bias:
-        biases = torch.tensor([*params.logit_bias.values()], dtype=logits.dtype, device=logits.device)
-        logits[_index(params.logit_bias, logits)] += biases
     if seq.penalty_state is None:
-        seq.penalty_state = PenaltyState(seq.n_prompt, n_vocab, logits.device)
-    if params.repetition_penalty != 1.0:
-        ids = seq.penalty_state.seen.follow(seq.token_ids).ids
-        seen = logits[ids]
-        logits[ids] = torch.where(seen > 0, seen / params.repetition_penalty, seen * params.repetition_penalty)
-    if params.frequency_penalty != 0.0 or params.presence_penalty != 0.0:
-        output = seq.penalty_state.output.follow(seq.token_ids)
-        logits[output.ids] -= (params.frequency_penalty * output.counts + params.presence_penalty).to(logits.dtype)
+        seq.penalty_state = PenaltyState(seq, len(logits), logits.device)
+    state: PenaltyState = seq.penalty_state
+    if seq.n_output < params.min_tokens:
+        logits.index_fill_(0, state.ends, -math.inf)
+    if params.logit_bias:
+        logits.index_add_(0, state.biased, state.biases)
+    repeats = params.repetition_penalty != 1.0
+    counts = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
+    if repeats or counts:
+        seen = state.seen.follow(seq.token_ids) if repeats else state.seen
+        output = state.output.follow(seq.token_ids) if counts else state.output
+        _penalize(logits.device.type)(
+            logits,
+            seen.ids,
+            params.repetition_penalty,
+            output.ids,
+            output.counts,
+            params.frequency_penalty,
+            params.presence_penalty,
+        )
+
+
+@cache
+def _penalize(device: str) -> Penalize:
+    return resolve("penalize", OpSpec(device, torch.float32)).fn
 
 
 def draw(params: SamplingParams) -> Draw:
@@ -63,12 +76,3 @@ def draw(params: SamplingParams) -> Draw:
         return GREEDY
     floor = math.log2(params.min_p) if params.min_p > 0 else -math.inf
     return min(params.temperature, _HOTTEST), floor, params.top_k, params.top_p
-
-
-def _known(ids: Iterable[int], n_vocab: int) -> list[int]:
-    """Ids that have a row: a client's stop ids may name ones that the tokenizer does not know."""
-    return [token_id for token_id in ids if 0 <= token_id < n_vocab]
-
-
-def _index(ids: Iterable[int], like: Tensor) -> Tensor:
-    return torch.tensor([*ids], dtype=torch.int64, device=like.device)

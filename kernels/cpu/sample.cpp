@@ -69,6 +69,34 @@ class Sample : public Op {
     int64_t n_, stride_;
 };
 
+// Edits one row; the number of rows means nothing to it.
+class Penalize : public Op {
+  public:
+    Penalize(uintptr_t logits, uintptr_t seen, int64_t n_seen, double repetition, uintptr_t output, uintptr_t counts,
+             int64_t n_output, double frequency, double presence)
+        : logits_(address<float>(logits)), seen_(address<const int64_t>(seen)), n_seen_(n_seen),
+          repetition_(static_cast<float>(repetition)), output_(address<const int64_t>(output)),
+          counts_(address<const double>(counts)), n_output_(n_output), frequency_(frequency), presence_(presence) {}
+
+    void run(const Sizes&) const override {
+        for (int64_t i = 0; i < n_seen_; ++i) {
+            float& logit = logits_[seen_[i]];
+            logit = logit > 0.0f ? logit / repetition_ : logit * repetition_;
+        }
+        for (int64_t i = 0; i < n_output_; ++i) logits_[output_[i]] -= static_cast<float>(frequency_ * counts_[i] + presence_);
+    }
+
+  private:
+    float* logits_;
+    const int64_t* seen_;
+    int64_t n_seen_;
+    float repetition_;
+    const int64_t* output_;
+    const double* counts_;
+    int64_t n_output_;
+    double frequency_, presence_;
+};
+
 class Logprobs : public Op {
   public:
     Logprobs(uintptr_t values, uintptr_t ranks, uintptr_t top_values, uintptr_t top_ids, uintptr_t logits, uintptr_t ids,
@@ -129,6 +157,7 @@ void bind_sample(nb::module_& m) {
     using A = uintptr_t;
     using I = int64_t;
     bind_op<Sample, A, A, A, A, I, I>(m, "Sample");
+    bind_op<Penalize, A, A, I, double, A, A, I, double, double>(m, "Penalize");
     bind_op<Logprobs, A, A, A, A, A, A, I, I, I>(m, "Logprobs");
     bind_op<Uniform, A, A>(m, "Uniform");
 }

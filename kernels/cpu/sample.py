@@ -18,6 +18,13 @@ def sample(logits: Tensor, draws: Tensor | None = None, numbers: Tensor | None =
     return out
 
 
+def penalize(
+    logits: Tensor, seen: Tensor, repetition: float, output: Tensor, counts: Tensor, frequency: float, presence: float
+) -> None:
+    edits = seen, len(seen), repetition, output, counts, len(output), frequency, presence
+    launch(native.Penalize, logits, *edits, n_rows=1)
+
+
 def logprobs(logits: Tensor, ids: Tensor, n_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     n_rows, n = logits.shape
     logits = _with_whole_rows(logits)
@@ -42,6 +49,7 @@ IMPLS = tuple(
     Impl(op, "cpp", fn, unsupported, (spec,))
     for op, fn, spec in (
         ("sample", sample, OpSpec(dtype=torch.float32)),
+        ("penalize", penalize, OpSpec(dtype=torch.float32)),
         ("logprobs", logprobs, OpSpec(dtype=torch.float32)),
         ("uniform", uniform, OpSpec()),
     )

@@ -10,7 +10,7 @@ from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
 from kernels.reference.linear import embedding, gated_linear, quant_linear, quant_linears
 from kernels.reference.norm import rms_norm, rms_norm_add
-from kernels.reference.sample import logprobs, sample
+from kernels.reference.sample import logprobs, penalize, sample
 from kernels.reference.uniform import uniform
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -51,6 +51,7 @@ IMPLS = tuple(
         ("gelu_tanh_mul", gelu_tanh_mul, _PLAIN),
         ("copy_blocks", copy_blocks, _CACHES),
         ("sample", sample, (OpSpec(dtype=torch.float32),)),
+        ("penalize", penalize, (OpSpec(dtype=torch.float32),)),
         ("logprobs", logprobs, (OpSpec(dtype=torch.float32),)),
         ("uniform", uniform, (OpSpec(),)),
     )

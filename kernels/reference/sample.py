@@ -85,6 +85,14 @@ def weigh(tempered: Tensor) -> Tensor:
     return scaled.double().mul_(2.0**_UNIT_BITS).round_().long()
 
 
+def penalize(
+    logits: Tensor, seen: Tensor, repetition: float, output: Tensor, counts: Tensor, frequency: float, presence: float
+) -> None:
+    values = logits[seen]
+    logits[seen] = torch.where(values > 0, values / repetition, values * repetition)
+    logits[output] -= (frequency * counts + presence).to(logits.dtype)
+
+
 def logprobs(logits: Tensor, ids: Tensor, n_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     n_together = _n_together(logits)
     parts = [_logprobs(*part, n_top) for part in zip(logits.split(n_together), ids.split(n_together), strict=True)]

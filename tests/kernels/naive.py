@@ -151,6 +151,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         gelu_tanh_mul,
         copy_blocks,
         naive_sample.sample,
+        naive_sample.penalize,
         naive_sample.logprobs,
         naive_sample.uniform,
     )

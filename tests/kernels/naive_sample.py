@@ -62,6 +62,15 @@ def _token(row: np.ndarray, how: Sequence[float], number: float) -> int:
     return -1
 
 
+def penalize(
+    logits: Tensor, seen: Tensor, repetition: float, output: Tensor, counts: Tensor, frequency: float, presence: float
+) -> None:
+    for i in seen.tolist():
+        logits[i] *= 1 / repetition if logits[i] > 0 else repetition
+    for i, count in zip(output.tolist(), counts.tolist(), strict=True):
+        logits[i] -= frequency * count + presence
+
+
 def logprobs(logits: Tensor, ids: Tensor, n_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = [_logprobs(row, i, n_top) for row, i in zip(logits.tolist(), ids.tolist(), strict=True)]
     values, ranks, top_values, top_ids = zip(*rows, strict=True) if rows else ([], [], [], [])

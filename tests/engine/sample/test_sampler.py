@@ -19,15 +19,15 @@ def rows(n: int, seed: int = 0, n_vocab: int = N_VOCAB) -> torch.Tensor:
 
 def test_temperature_0_takes_the_likeliest_token_after_edits() -> None:
     logits = rows(3)
-    best = logits.argmax(-1).tolist()
+    best, second = logits.topk(2).indices.unbind(-1)
+    best = best.tolist()
     seqs = [
         sequence([1], temperature=0.0),
         sequence([1], temperature=0.0, logit_bias={5: 100.0}),
         sequence([1], temperature=0.0, min_tokens=1, end_ids=frozenset({best[2]})),
     ]
     ids = [token_id for token_id, _ in Sampler(N_VOCAB).sample(logits, seqs)]
-    assert ids[:2] == [best[0], 5]
-    assert ids[2] == logits[2].topk(2).indices[1]
+    assert ids == [best[0], 5, second[2]]
 
 
 def test_a_tiny_temperature_is_as_good_as_greedy() -> None:
@@ -62,18 +62,19 @@ def mixed_sequences() -> list:
 def test_a_row_draws_the_same_alone_and_in_any_company() -> None:
     logits, seqs, sampler = rows(8, seed=1), mixed_sequences(), Sampler(N_VOCAB - 2)
     alone = [sampler.sample(logits[i : i + 1].clone(), [seq])[0] for i, seq in enumerate(seqs)]
-    assert sampler.sample(logits, seqs) == alone
+    assert sampler.sample(logits.clone(), seqs) == alone
     shuffler = random.Random(0)
     for _ in range(20):
         order = shuffler.sample(range(8), shuffler.randint(1, 8))
         assert sampler.sample(logits[order], [seqs[i] for i in order]) == [alone[i] for i in order]
 
 
-def test_logits_are_left_as_they_are() -> None:
+def test_logits_of_rows_without_edits_are_left_as_they_are() -> None:
     logits = rows(8, seed=1)
     before = logits.clone()
     Sampler(N_VOCAB).sample(logits, mixed_sequences())
-    assert torch.equal(logits, before)
+    changed = (logits != before).any(dim=-1).nonzero()[:, 0].tolist()
+    assert changed == [5, 6], "those with penalties and bias"
 
 
 def test_draws_depend_on_seed_choice_and_position_only() -> None:
@@ -100,7 +101,7 @@ def test_draws_depend_on_seed_choice_and_position_only() -> None:
 )
 def test_draws_follow_the_distribution(params, expected) -> None:
     n = 6000
-    logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log().expand(n, 4)
+    logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log().repeat(n, 1)
     seqs = [sequence([1], seed=42 + i, **params) for i in range(n)]
     ids = [token_id for token_id, _ in Sampler(4).sample(logits, seqs)]
     chi_square = 0.0
@@ -133,6 +134,19 @@ def test_logprobs_are_those_of_the_raw_distribution() -> None:
     assert logprob.rank == 1 + int((raw > raw[17]).sum())
     assert [i for i, _ in logprob.top] == raw.topk(4).indices.tolist()
     assert [value for _, value in logprob.top] == pytest.approx(raw.topk(4).values.tolist(), rel=1e-5)
+
+
+def test_logprobs_of_rows_with_and_without_edits_are_those_of_the_raw_distribution() -> None:
+    logits = rows(4, seed=6)
+    raw = torch.log_softmax(logits, -1)
+    asked = [{"logprobs": 2}, {}, {"logprobs": 2, "logit_bias": {3: 50.0}}, {"repetition_penalty": 1.5, "logprobs": 2}]
+    seqs = [sequence([1, 2], n_output=1, temperature=0.0, **params) for params in asked]
+    for row, (params, (token_id, logprob)) in enumerate(zip(asked, Sampler(N_VOCAB).sample(logits, seqs), strict=True)):
+        if params:
+            assert logprob.logprob == pytest.approx(raw[row, token_id].item(), rel=1e-5)
+            assert [i for i, _ in logprob.top] == raw[row].topk(2).indices.tolist()
+        else:
+            assert logprob is None
 
 
 def test_logprobs_0_gives_the_chosen_token_only() -> None:
