@@ -56,7 +56,8 @@ def test_each_case_is_measured_from_each_source_that_can_do_it() -> None:
 def test_the_cases_cover_the_step_of_a_model() -> None:
     made = list(operators.cases(TINY, (1, 16), ("Q4_0", "Q4_K")))
     assert {case.op for case in made} == {*OPERATORS} - {
-        *("quant_linears", "gated_linear", "embedding", "gelu_tanh_mul", "copy_blocks")
+        *("quant_linears", "gated_linear", "embedding", "gelu_tanh_mul", "copy_blocks"),
+        *("sample", "logprobs", "uniform", "penalize"),  # measured through the engine's sampler
     }
     assert not [case for case in made if case.spec.qtype == "Q4_K"], "rows of 64 values are no blocks of 256"
     head = next(case for case in made if case.what == "Q4_0 head" and case.n_rows == 16)
