@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.server import LiveServer
 
-FRANCE: Any = [{"role": "user", "content": "What is the capital of France?"}]
+FRANCE: Any = [{"role": "user", "content": "Name the capital of France."}]
 SHORT: Any = {"model": "smollm2", "messages": FRANCE, "max_tokens": 4, "temperature": 0}
 
 
