@@ -34,10 +34,10 @@ def test_the_fastest_supporting_source_wins() -> None:
 def test_the_report_says_why_a_faster_one_was_not_taken() -> None:
     register(_fast("triton", "needs a GPU"))
     resolve("silu_mul", OpSpec(dtype=torch.bfloat16))
-    resolve("quant_linear", OpSpec(dtype=torch.float32, qtype="Q4_K"))
+    resolve("quant_linear", OpSpec(dtype=torch.bfloat16, qtype="Q4_K"))
     assert [resolution.op for resolution in resolved()] == ["quant_linear", "silu_mul"]
     lines = report()
-    assert "cpu, float32, Q4_K" in lines[0] and "reference" in lines[0]
+    assert "cpu, bfloat16, Q4_K" in lines[0] and "reference" in lines[0]
     assert "triton: needs a GPU" in lines[1]
 
 
