@@ -32,9 +32,8 @@ def mismatches(*command: str | Path) -> list[str]:
 
 @pytest.mark.build
 def test_every_level_of_this_machine_agrees_with_plain_loops() -> None:
-    if (reason := native_build.obstacle()) is not None:
-        unchecked("THE KERNELS OF THIS MACHINE", reason)
-    assert launch.native is not None
+    if launch.native is None:
+        unchecked("THE KERNELS OF THIS MACHINE", launch.missing or "")
     # Where `make native` has compiled the kernels already.
     native_build.build(native_build.BUILD, targets=["kernel_tests"], PAGEWELL_TESTS=True)
     assert mismatches(native_build.BUILD / "kernel_tests", *launch.native.levels()) == []
