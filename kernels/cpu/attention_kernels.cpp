@@ -8,8 +8,9 @@ namespace pagewell::PW_ISA {
 namespace {
 
 constexpr int UNITS = int(SPLIT) / UNIT;
-// Positions converted at once: keys and values of 64 dims, 16 KiB each, stay in the first cache.
-constexpr int PART = 64;
+// Positions at most, and bytes of their keys or values, that the register tiles of a tile work through together: they stay in
+// the first cache.
+constexpr int MOST_POSITIONS = 64, PART_BYTES = 16 << 10;
 // Rows up to which converting in registers, once per register tile, is cheaper than through scratch memory.
 constexpr int DIRECT_ROWS = MOST_TILE_ROWS;
 
@@ -17,21 +18,29 @@ constexpr int64_t padded(int64_t head_size) {
     return (head_size + UNIT - 1) / UNIT * UNIT;
 }
 
+// Positions of a part: whole units, and a split is whole parts.
+int positions_of_a_part(int64_t dims) {
+    int positions = MOST_POSITIONS;
+    while (positions > UNIT && positions * dims * int64_t(sizeof(float)) > PART_BYTES) positions /= 2;
+    return positions;
+}
+
 struct Scratch {
     float* q;        // [rows][HEAD_STRIDE]
     float* mixed;    // the same, of one split
     float* total;    // the same, of all splits so far
     float* weights;  // [rows][WEIGHT_STRIDE]
-    float* part;     // keys or values of PART positions
+    float* part;     // keys or values of MOST_POSITIONS positions
 };
 
 Scratch divide(float* memory) {
     constexpr int64_t heads = TILE_ROWS * HEAD_STRIDE;
-    return {memory, memory + heads, memory + 2 * heads, memory + 3 * heads, memory + 3 * heads + TILE_ROWS * WEIGHT_STRIDE};
+    float* weights = memory + 3 * heads + MARGIN;
+    return {memory, memory + heads, memory + 2 * heads, weights, weights + TILE_ROWS * WEIGHT_STRIDE};
 }
 
 int64_t scratch_size(int64_t head_size) {
-    return 3 * TILE_ROWS * HEAD_STRIDE + TILE_ROWS * WEIGHT_STRIDE + PART * padded(head_size);
+    return 3 * TILE_ROWS * HEAD_STRIDE + MARGIN + TILE_ROWS * WEIGHT_STRIDE + MOST_POSITIONS * padded(head_size);
 }
 
 // What each row of a tile sees of a split: positions begin .. end, relative to the split's first. Both rise with the row.
@@ -93,61 +102,91 @@ PW_INLINE void mix_rows(const AttentionShape& shape, const Scratch& scratch, con
 
 // One split's weighted sums to scratch.mixed, its maxima and sums of weights to `result`; a row that sees none of it has the sum 0.
 template <typename T>
-void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64_t split, const Scratch& scratch, Softmax* result) {
+void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64_t split, const Scratch& scratch, Softmax& result) {
     using Item = typename T::Item;
     const Seen s = seen(shape, tile, split);
     const int rows = int(tile.n_rows), begin = s.begin[0], end = s.end[rows - 1];
     const int64_t base = split * SPLIT, dims = padded(shape.head_size);
+    const int64_t last_position = tile.first_position + (tile.first_row + rows - 1) / shape.group;
     const bool in_place = shape.direct && (sizeof(Item) == sizeof(float) || rows <= DIRECT_ROWS);
 
     const auto softmax_rows = [&] {
-        const float cap = shape.soft_cap * LOG2_E;
+        for (int row = 0; row < rows; ++row) {
+            result.max[row] = LOWEST;
+            result.sum[row] = 0.0f;
+            if (s.begin[row] >= s.end[row]) continue;
+            result.max[row] = highest(scratch.weights + row * WEIGHT_STRIDE, s.begin[row], s.end[row], shape.soft_cap * LOG2_E);
+        }
+        for (int row = 0; row < rows; ++row) {
+            if (s.begin[row] >= s.end[row]) continue;
+            result.sum[row] = weigh(scratch.weights + row * WEIGHT_STRIDE, s.begin[row], s.end[row], result.max[row]);
+        }
         for (int row = 0; row < rows; ++row) {
             for (int64_t d = 0; d < dims; d += N) store(scratch.mixed + row * HEAD_STRIDE + d, zero());
-            result[row] = {LOWEST, 0.0f};
-            if (s.begin[row] < s.end[row]) result[row] = softmax(scratch.weights + row * WEIGHT_STRIDE, s.begin[row], s.end[row], cap);
+        }
+    };
+
+    // fn(row, rows, first, last) for parts first .. last of what the tile sees, and the register tiles of each; before it
+    // fill(at, first, last), where `at` is the part's first unit's first position.
+    const int part = in_place && rows <= MOST_TILE_ROWS ? int(SPLIT) : positions_of_a_part(dims);
+    const auto in_parts_of = [&](const auto& fill, const auto& fn) {
+        for (int at = begin / part * part; at < end; at += part) {
+            const int first = begin > at ? begin : at, last = end < at + part ? end : at + part;
+            fill(at, first, last);
+            register_tiles(tile, [&](int row, int n) { fn(row, n, first, last); });
         }
     };
 
     if (in_place) {
         const auto* k = reinterpret_cast<const Item*>(shape.cache.k.data);
         const auto* v = reinterpret_cast<const Item*>(shape.cache.v.data);
-        const Item *keys[UNITS], *values[UNITS];
-        for (int unit = begin / UNIT; unit * UNIT < end; ++unit) {
+        const Item *keys[UNITS + UNITS_AHEAD], *values[UNITS + UNITS_AHEAD];
+        const int first_unit = begin / UNIT, last_unit = (end + UNIT - 1) / UNIT;
+        for (int unit = first_unit; unit < last_unit; ++unit) {
             keys[unit] = k + place(shape.cache.k, tile, shape.cache.block_size, base + unit * UNIT);
             values[unit] = v + place(shape.cache.v, tile, shape.cache.block_size, base + unit * UNIT);
         }
-        register_tiles(tile, [&](int row, int n) { score_rows<T>(shape, scratch, s, row, n, keys, shape.cache.k.dim, begin, end); });
+        for (int i = 0; i < UNITS_AHEAD; ++i) {
+            keys[last_unit + i] = values[first_unit + i < last_unit ? first_unit + i : first_unit];
+            values[last_unit + i] = values[first_unit];
+            const int64_t position = base + SPLIT + i * UNIT;
+            if (position <= last_position) {
+                values[last_unit + i] = k + place(shape.cache.k, tile, shape.cache.block_size, position);
+            }
+        }
+        const auto nothing = [](int, int, int) {};
+        in_parts_of(nothing, [&](int row, int n, int first, int last) {
+            score_rows<T>(shape, scratch, s, row, n, keys, shape.cache.k.dim, first, last);
+        });
         softmax_rows();
-        register_tiles(tile, [&](int row, int n) { mix_rows<T>(shape, scratch, s, row, n, values, shape.cache.v.token, begin, end); });
+        in_parts_of(nothing, [&](int row, int n, int first, int last) {
+            mix_rows<T>(shape, scratch, s, row, n, values, shape.cache.v.token, first, last);
+        });
         return;
     }
 
-    const auto in_turn = [&](int64_t unit_size, const auto& fill, const auto& multiply) {
-        for (int at = begin / PART * PART; at < end; at += PART) {
-            const int first = begin > at ? begin : at, last = end < at + PART ? end : at + PART;
-            fill(at, first - at, last - at);
-            const float* units[UNITS];
-            for (int unit = 0; unit < PART / UNIT; ++unit) units[at / UNIT + unit] = scratch.part + unit * unit_size;
-            register_tiles(tile, [&](int row, int n) { multiply(row, n, units, first, last); });
+    const float* units[UNITS + UNITS_AHEAD];
+    const auto lay = [&](int at, int64_t unit_size) {
+        for (int i = 0; i < part / UNIT + UNITS_AHEAD; ++i) {
+            units[at / UNIT + i] = scratch.part + (i * UNIT < part ? i * unit_size : 0);
         }
     };
-    in_turn(
-        UNIT * shape.head_size,
-        [&](int at, int first, int last) { fill_keys<T>(shape, tile, base + at, first, last, scratch.part); },
-        [&](int row, int n, const float* const* units, int first, int last) {
-            score_rows<F32>(shape, scratch, s, row, n, units, UNIT, first, last);
-        });
+    in_parts_of(
+        [&](int at, int first, int last) {
+            lay(at, UNIT * shape.head_size);
+            fill_keys<T>(shape, tile, base + at, first - at, last - at, scratch.part);
+        },
+        [&](int row, int n, int first, int last) { score_rows<F32>(shape, scratch, s, row, n, units, UNIT, first, last); });
     softmax_rows();
-    in_turn(
-        UNIT * dims,
-        [&](int at, int first, int last) { fill_values<T>(shape, tile, base + at, first, last, dims, scratch.part); },
-        [&](int row, int n, const float* const* units, int first, int last) {
-            mix_rows<F32>(shape, scratch, s, row, n, units, dims, first, last);
-        });
+    in_parts_of(
+        [&](int at, int first, int last) {
+            lay(at, UNIT * dims);
+            fill_values<T>(shape, tile, base + at, first - at, last - at, dims, scratch.part);
+        },
+        [&](int row, int n, int first, int last) { mix_rows<F32>(shape, scratch, s, row, n, units, dims, first, last); });
 }
 
-void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64_t split, const Scratch& scratch, Softmax* result) {
+void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64_t split, const Scratch& scratch, Softmax& result) {
     switch (shape.cache.type) {
         case Float::f32: return split_of_tile<F32>(shape, tile, split, scratch, result);
         case Float::f16: return split_of_tile<F16>(shape, tile, split, scratch, result);
@@ -168,71 +207,86 @@ void take_queries(const AttentionShape& shape, const AttentionTile& tile, const 
     }
 }
 
-// Join the next split's result to that of those before it. Both paths come through here, so that they round alike.
-void join_split(Softmax& total, float* total_mixed, const Softmax& next, const float* mixed, int64_t dims) {
-    if (next.sum == 0.0f) return;
-    if (total.sum == 0.0f) {
-        total = next;
-        for (int64_t d = 0; d < dims; d += N) store(total_mixed + d, load(mixed + d));
-        return;
-    }
-    const float most = total.max > next.max ? total.max : next.max;
-    const float a = exp2(total.max - most), b = exp2(next.max - most);
-    total = {most, __builtin_fmaf(next.sum, b, total.sum * a)};
-    for (int64_t d = 0; d < dims; d += N) {
-        store(total_mixed + d, fma(load(mixed + d), set1(b), mul(load(total_mixed + d), set1(a))));
-    }
-}
+// What splits leave behind for the rows of a tile, joined in rising order. All paths come through here, so that they round alike.
+struct Total {
+    Softmax softmax;
+    float* mixed;  // [rows][HEAD_STRIDE]
+    int rows;
+    int64_t dims;
 
-void write_row(const AttentionShape& shape, const AttentionTile& tile, int64_t row, const Softmax& total, const float* mixed) {
-    const int64_t at = tile.first_row + row;
-    float* to = tile.out + at / shape.group * tile.out_stride + at % shape.group * shape.head_size;
-    const float inverse = 1.0f / total.sum;
-    int64_t d = 0;
-    for (; d + N <= shape.head_size; d += N) store(to + d, mul(load(mixed + d), set1(inverse)));
-    for (; d < shape.head_size; ++d) to[d] = mixed[d] * inverse;
+    Total(float* memory, int64_t n_rows, int64_t n_dims) : mixed(memory), rows(int(n_rows)), dims(n_dims) {
+        for (int row = 0; row < TILE_ROWS; ++row) softmax.max[row] = LOWEST, softmax.sum[row] = 0.0f;
+        for (int row = 0; row < rows; ++row) {
+            for (int64_t d = 0; d < dims; d += N) store(mixed + row * HEAD_STRIDE + d, zero());
+        }
+    }
+
+    void join(const Softmax& next, const float* next_mixed, int64_t stride) {
+        alignas(64) float a[TILE_ROWS], b[TILE_ROWS];
+        join_softmax(rows, softmax, next, a, b);
+        for (int row = 0; row < rows; ++row) {
+            if (next.sum[row] == 0.0f) continue;  // sees none of the split
+            float* to = mixed + row * HEAD_STRIDE;
+            const float* from = next_mixed + row * stride;
+            for (int64_t d = 0; d < dims; d += N) {
+                store(to + d, fma(load(from + d), set1(b[row]), mul(load(to + d), set1(a[row]))));
+            }
+        }
+    }
+};
+
+void write(const AttentionShape& shape, const AttentionTile& tile, const Total& total) {
+    for (int64_t row = 0; row < tile.n_rows; ++row) {
+        const int64_t at = tile.first_row + row;
+        float* to = tile.out + at / shape.group * tile.out_stride + at % shape.group * shape.head_size;
+        const float* mixed = total.mixed + row * HEAD_STRIDE;
+        const float inverse = 1.0f / total.softmax.sum[row];
+        int64_t d = 0;
+        for (; d + N <= shape.head_size; d += N) store(to + d, mul(load(mixed + d), set1(inverse)));
+        for (; d < shape.head_size; ++d) to[d] = mixed[d] * inverse;
+    }
 }
 
 void attend(const AttentionShape& shape, const AttentionTile& tile, float* memory) {
     const Scratch scratch = divide(memory);
-    const int64_t dims = padded(shape.head_size);
     take_queries(shape, tile, scratch);
-    Softmax total[TILE_ROWS] = {}, next[TILE_ROWS];
+    Total total(scratch.total, tile.n_rows, padded(shape.head_size));
+    Softmax next;
     for (int64_t split = tile.first_split; split < tile.last_split; ++split) {
         split_of_tile(shape, tile, split, scratch, next);
-        for (int64_t row = 0; row < tile.n_rows; ++row) {
-            join_split(total[row], scratch.total + row * HEAD_STRIDE, next[row], scratch.mixed + row * HEAD_STRIDE, dims);
-        }
+        total.join(next, scratch.mixed, HEAD_STRIDE);
     }
-    for (int64_t row = 0; row < tile.n_rows; ++row) write_row(shape, tile, row, total[row], scratch.total + row * HEAD_STRIDE);
+    write(shape, tile, total);
 }
 
+// Of the rows' partials in one split, [n_rows][partial_size]: behind the weighted sum come maximum and sum of weights.
 void attend_part(const AttentionShape& shape, const AttentionTile& tile, int64_t first, int64_t last, float* partials, float* memory) {
     const Scratch scratch = divide(memory);
     const int64_t dims = padded(shape.head_size);
     take_queries(shape, tile, scratch);
-    Softmax result[TILE_ROWS];
+    Softmax result;
     for (int64_t split = first; split < last; ++split) {
         split_of_tile(shape, tile, split, scratch, result);
         for (int64_t row = 0; row < tile.n_rows; ++row, partials += partial_size(shape.head_size)) {
             for (int64_t d = 0; d < dims; d += N) store(partials + d, load(scratch.mixed + row * HEAD_STRIDE + d));
-            partials[dims] = result[row].max;
-            partials[dims + 1] = result[row].sum;
+            partials[dims] = result.max[row];
+            partials[dims + 1] = result.sum[row];
         }
     }
 }
 
 void join(const AttentionShape& shape, const AttentionTile& tile, const float* partials, float* memory) {
-    const Scratch scratch = divide(memory);
     const int64_t dims = padded(shape.head_size), size = partial_size(shape.head_size);
-    for (int64_t row = 0; row < tile.n_rows; ++row) {
-        Softmax total = {};
-        for (int64_t split = 0; split < tile.last_split - tile.first_split; ++split) {
-            const float* partial = partials + (split * tile.n_rows + row) * size;
-            join_split(total, scratch.total, {partial[dims], partial[dims + 1]}, partial, dims);
+    Total total(divide(memory).total, tile.n_rows, dims);
+    Softmax next;
+    for (int64_t split = tile.first_split; split < tile.last_split; ++split, partials += tile.n_rows * size) {
+        for (int64_t row = 0; row < tile.n_rows; ++row) {
+            next.max[row] = partials[row * size + dims];
+            next.sum[row] = partials[row * size + dims + 1];
         }
-        write_row(shape, tile, row, total, scratch.total);
+        total.join(next, partials, size);
     }
+    write(shape, tile, total);
 }
 
 }  // namespace

@@ -12,9 +12,11 @@ constexpr int N = f32v::N;
 constexpr int UNIT = 16;
 constexpr int V = UNIT / N;
 // Distances between rows of scratch memory, known to the compiler; 64 bytes past a power of two, so that rows at one column
-// do not all fall into the same cache sets.
+// do not all fall into the same cache sets. Behind each row of weights is room for what vectors write past its end or before
+// the next one's beginning.
 constexpr int64_t HEAD_STRIDE = 512 + 16;
-constexpr int64_t WEIGHT_STRIDE = 256 + 16;
+constexpr int64_t MARGIN = 32;
+constexpr int64_t WEIGHT_STRIDE = 256 + MARGIN;
 
 struct F32 {
     using Item = float;
@@ -49,6 +51,15 @@ constexpr int most_units() {
     return units;
 }
 
+// Keeps x in a register: gcc would rather load it anew for each product, and then loads are what limits.
+PW_INLINE void hold([[maybe_unused]] f32v& x) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(x.v));
+#elif defined(__AVX2__)
+    asm("" : "+x"(x.v));
+#endif
+}
+
 // One step of k: sums[r][j] += a(r) * b(j)
 template <int R, int J, typename A, typename B>
 PW_INLINE void step(f32v (&sums)[R][J], const A& a, const B& b) {
@@ -58,7 +69,8 @@ PW_INLINE void step(f32v (&sums)[R][J], const A& a, const B& b) {
         for (int r = 0; r < R; ++r) x[r] = a(r);
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
-            const f32v y = b(j);
+            f32v y = b(j);
+            hold(y);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) sums[r][j] = fma(x[r], y, sums[r][j]);
         }
@@ -75,27 +87,45 @@ PW_INLINE void step(f32v (&sums)[R][J], const A& a, const B& b) {
     }
 }
 
-// q [R][HEAD_STRIDE], keys of C units, each [dims][16] with rows key_stride apart -> scores [R][WEIGHT_STRIDE], 16 per unit
+// Rows of 16 items that share a cache line.
+template <typename T>
+constexpr int ROWS_OF_A_LINE = 64 / (UNIT * int(sizeof(typename T::Item)));
+// Units of values that are asked for ahead of their use.
+constexpr int AHEAD = 2;
+// Entries that arrays of units must have past those in use: what is asked for ahead.
+constexpr int UNITS_AHEAD = 4;
+
+// q [R][HEAD_STRIDE], keys of C units, each [dims][16] with rows key_stride apart -> scores [R][WEIGHT_STRIDE], 16 per unit.
+// The C units that come after them in `keys` are prefetched.
 template <typename T, int R, int C>
 void score(const float* q, const typename T::Item* const* keys, int64_t key_stride, int64_t dims, float* scores) {
     f32v sums[R][C * V];
-    const typename T::Item* at[C];
-    for (int c = 0; c < C; ++c) at[c] = keys[c];
+    const typename T::Item *at[C], *next[C];
+    for (int c = 0; c < C; ++c) at[c] = keys[c], next[c] = keys[C + c];
     for (int r = 0; r < R; ++r) {
         for (int j = 0; j < C * V; ++j) sums[r][j] = zero();
     }
-    int64_t offset = 0;
-    for (int64_t dim = 0; dim < dims; ++dim, offset += key_stride) {
-        step(sums, [&](int r) { return set1(q[r * HEAD_STRIDE + dim]); },
+    int64_t dim = 0, offset = 0;
+    const auto one = [&](int i) {
+        step(sums, [&](int r) { return set1(q[r * HEAD_STRIDE + dim + i]); },
              [&](int j) { return T::get(at[j / V] + offset + j % V * N); });
+        if (i % ROWS_OF_A_LINE<T> == 0) {
+            for (int c = 0; c < C; ++c) __builtin_prefetch(next[c] + offset);
+        }
+        offset += key_stride;
+    };
+    for (; dim + 4 <= dims; dim += 4) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) one(i);
     }
+    for (; dim < dims; ++dim) one(0);
     for (int r = 0; r < R; ++r) {
         for (int j = 0; j < C * V; ++j) store(scores + r * WEIGHT_STRIDE + j * N, sums[r][j]);
     }
 }
 
 // weights [R][WEIGHT_STRIDE], values by units of 16 positions, each [16][dims] with rows value_stride apart; positions
-// first .. last and C units of dims from `dim` on are added to out [R][HEAD_STRIDE].
+// first .. last and C units of dims from `dim` on are added to out [R][HEAD_STRIDE]. Units that come AHEAD are prefetched.
 template <typename T, int R, int C>
 void mix(const float* weights, const typename T::Item* const* values, int64_t value_stride, int first, int last, int dim, float* out) {
     f32v sums[R][C * V];
@@ -104,9 +134,11 @@ void mix(const float* weights, const typename T::Item* const* values, int64_t va
     }
     for (int t = first; t < last;) {
         const typename T::Item* row = values[t / UNIT] + t % UNIT * value_stride + dim;
+        const typename T::Item* next = values[t / UNIT + AHEAD] + t % UNIT * value_stride + dim;
         const int end = (t / UNIT + 1) * UNIT < last ? (t / UNIT + 1) * UNIT : last;
-        for (; t < end; ++t, row += value_stride) {
+        for (; t < end; ++t, row += value_stride, next += value_stride) {
             step(sums, [&](int r) { return set1(weights[r * WEIGHT_STRIDE + t]); }, [&](int j) { return T::get(row + j * N); });
+            for (int c = 0; c < C; c += ROWS_OF_A_LINE<T>) __builtin_prefetch(next + c * UNIT);
         }
     }
     for (int r = 0; r < R; ++r) {

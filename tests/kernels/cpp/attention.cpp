@@ -1,0 +1,113 @@
+#include "kernels/cpu/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <new>
+
+#include "check.h"
+
+namespace pagewell {
+namespace {
+
+constexpr int64_t HEADS = 2, GROUP = 5, BLOCK = 16, CONTEXT = 600;
+
+// One sequence in float32, read in place where head_size allows: keys [block][head][dim][token], values [block][head][token][dim].
+struct Sequence {
+    int64_t head_size, n_query, window;
+    float soft_cap;
+    Values q, k, v;
+    std::vector<int32_t> table;
+    AttentionShape shape;
+
+    Sequence(int64_t size, int64_t rows, int64_t seen, float cap)
+        : head_size(size), n_query(rows), window(seen), soft_cap(cap), q(Values::random(rows * GROUP * size, 1, 1)),
+          k(Values::random(n_blocks() * HEADS * size * BLOCK, 1, 2)), v(Values::random(n_blocks() * HEADS * size * BLOCK, 1, 3)) {
+        for (int64_t i = 0; i < n_blocks(); ++i) table.push_back(int32_t(n_blocks() - 1 - i));
+        const int64_t head = size * BLOCK, block = HEADS * head;
+        const Plane keys{reinterpret_cast<char*>(k.data()), block, 1, head, BLOCK};
+        const Plane values{reinterpret_cast<char*>(v.data()), block, size, head, 1};
+        shape = {{keys, values, Float::f32, BLOCK}, size, GROUP, window, 1 / std::sqrt(float(size)), cap, size % 16 == 0};
+        for (int64_t i = CONTEXT; i < n_blocks() * BLOCK; ++i) {
+            for (int64_t d = 0; d < size; ++d) {
+                k[key(1, i, d)] = v[value(1, i, d)] = std::numeric_limits<float>::quiet_NaN();
+            }
+        }
+    }
+
+    static int64_t n_blocks() { return (CONTEXT + BLOCK - 1) / BLOCK; }
+    int64_t block_of(int64_t position) const { return table[size_t(position / BLOCK)]; }
+    int64_t key(int64_t h, int64_t i, int64_t d) const { return ((block_of(i) * HEADS + h) * head_size + d) * BLOCK + i % BLOCK; }
+    int64_t value(int64_t h, int64_t i, int64_t d) const { return ((block_of(i) * HEADS + h) * BLOCK + i % BLOCK) * head_size + d; }
+
+    // Rows first .. first + n of KV head 1.
+    AttentionTile tile(float* out, int64_t first, int64_t n) const {
+        const int64_t start = CONTEXT - n_query, low = start + first / GROUP, high = start + (first + n - 1) / GROUP;
+        const int64_t from = window > 0 ? std::max<int64_t>(0, low - window + 1) : 0;
+        return {q.data(), out, GROUP * head_size, GROUP * head_size, table.data(), 1, start, first, n, from / SPLIT, high / SPLIT + 1};
+    }
+
+    std::vector<double> plain(int64_t row) const {
+        const int64_t position = CONTEXT - n_query + row / GROUP;
+        std::vector<double> weights(size_t(position + 1)), out(size_t(head_size), 0.0);
+        double most = -1e300, sum = 0;
+        const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+        for (int64_t i = from; i <= position; ++i) {
+            double score = 0;
+            for (int64_t d = 0; d < head_size; ++d) score += double(q[row * head_size + d]) * k[key(1, i, d)];
+            score *= shape.scale;
+            if (soft_cap > 0) score = soft_cap * std::tanh(score / soft_cap);
+            weights[size_t(i)] = score;
+            most = std::max(most, score);
+        }
+        for (int64_t i = from; i <= position; ++i) sum += weights[size_t(i)] = std::exp(weights[size_t(i)] - most);
+        for (int64_t i = from; i <= position; ++i) {
+            for (int64_t d = 0; d < head_size; ++d) out[size_t(d)] += weights[size_t(i)] / sum * v[value(1, i, d)];
+        }
+        return out;
+    }
+};
+
+struct Free {
+    void operator()(float* p) const { ::operator delete(p, std::align_val_t(64)); }
+};
+
+std::unique_ptr<float, Free> scratch(int64_t head_size) {
+    const auto n_bytes = size_t(attention_kernels().scratch_size(head_size)) * sizeof(float);
+    return std::unique_ptr<float, Free>(static_cast<float*>(::operator new(n_bytes, std::align_val_t(64))));
+}
+
+}  // namespace
+
+PW_TEST(attend) {
+    for (const int64_t head_size : {16, 24, 64, 80}) {
+        for (const auto& [window, soft_cap] : {std::pair<int64_t, float>(0, 0.0f), {70, 0.0f}, {0, 0.5f}, {300, 0.5f}}) {
+            const Sequence sequence(head_size, 8, window, soft_cap);
+            const auto memory = scratch(head_size);
+            for (const auto& [first, n] : {std::pair<int64_t, int64_t>(0, 5), {5, 1}, {6, 30}, {36, 4}}) {
+                check.about("head size " + std::to_string(head_size) + ", window " + std::to_string(window) + ", rows from " +
+                            std::to_string(first));
+                Values out(sequence.q.size(), 7.0f), joined(sequence.q.size(), 7.0f);
+                const AttentionTile tile = sequence.tile(out.data(), first, n);
+                attention_kernels().attend(sequence.shape, tile, memory.get());
+                for (int64_t row = first; row < first + n; ++row) {
+                    check.close("attend", out.data() + row * head_size, sequence.plain(row).data(), head_size, 2e-6);
+                }
+                check.that(out.kept() && (first == 0 || out[first * head_size - 1] == 7.0f), "only the tile's rows are written");
+                // The same in two parts.
+                const AttentionTile other = sequence.tile(joined.data(), first, n);
+                const int64_t size = n * partial_size(head_size), splits = tile.last_split - tile.first_split;
+                Values partials(splits * size);
+                for (int64_t i = 0; i < splits; ++i) {
+                    const int64_t split = tile.first_split + i;
+                    attention_kernels().attend_part(sequence.shape, other, split, split + 1, partials.data() + i * size, memory.get());
+                }
+                attention_kernels().join(sequence.shape, other, partials.data(), memory.get());
+                check.that(partials.kept(), "partials have the size they should have");
+                check.equal("join", joined.data(), out.data(), out.size());
+            }
+        }
+    }
+}
+
+}  // namespace pagewell
