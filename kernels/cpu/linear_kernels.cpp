@@ -62,6 +62,7 @@ void quantize(const float* x, const Quantized& quantized, int64_t row) {
             half[i * 2 / VECTORS] = add(half[i * 2 / VECTORS], v[i]);
         }
         d[b] = largest / 127.0f + reduce_add(broken);
+        if (d[b] - d[b] != 0.0f) half[0] = half[1] = zero();  // what is not finite is no integer either; d carries it on
         const float sum[2] = {reduce_add(half[0]), reduce_add(half[1])};
         s[b] = d[b] * (sum[0] + sum[1]);
         for (int zero_kind = 0; zero_kind < N_ZEROS; ++zero_kind) {
