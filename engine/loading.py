@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from msgspec import structs
@@ -21,6 +21,7 @@ from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.types import Event
 from engine.weights.loader import open_checkpoint
+from kernels.cpu import launch
 from kernels.registry import KernelMissing
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,16 @@ def _main_format(runner: ModelRunner) -> str:
     return n_bytes.most_common(1)[0][0]
 
 
+@cache
+def _warn_of_plain_torch(reason: str) -> None:
+    """Once in a process, for a model may be loaded again."""
+    log.warning(
+        "The fast CPU operators cannot be used: %s. Plain torch computes instead, many times slower. Remedy: install a C++20 "
+        "compiler (Debian and Ubuntu: apt install g++ python3-dev), then Pagewell again; in a checkout, run make native.",
+        reason,
+    )
+
+
 def load_core(path: Path, config: EngineConfig, progress: Progress | None = None) -> Loaded:
     """Open a GGUF file or a Hugging Face folder, fit it into memory and fill it.
 
@@ -57,6 +68,8 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     """
     config = structs.replace(config, device=device_of(config).type)
     config.validate()
+    if config.device == "cpu" and launch.missing is not None:
+        _warn_of_plain_torch(launch.missing)
     checkpoint = open_checkpoint(path)
     if checkpoint.kind == "gguf":
         tokenizer = Tokenizer.from_gguf(checkpoint.metadata)

@@ -12,15 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.errors import ConfigError
 from engine.loading import load_core
+from engine.runner.runner import device_of
 from engine.types import Event, Request, SamplingParams
 
 DECODES = (1, 16)
 """Answers at once."""
 PROMPT_TOKENS = 64
+"""Of each answer, where the window allows."""
+PROMPT_CHUNKS = 4
+"""Prefill chunks of a prompt, where the window allows."""
 WARM_UP = 3
 """Steps that are not counted: they also pay for first touches of memory."""
 
@@ -30,9 +35,9 @@ class Case:
     """Medians over steps of one kind, in seconds."""
 
     name: str
-    n_steps: int
     n_tokens: int
     """Of one step."""
+    n_steps: int = 0
     step_s: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     """schedule, prepare, forward, head, sample, commit, emit, and the rest of the step."""
@@ -41,15 +46,16 @@ class Case:
 
     @property
     def host_s(self) -> float:
-        """All but the model's arithmetic, and the draw, which is arithmetic too in part."""
-        return self.step_s - self.parts["forward"] - self.parts["head"]
+        """All but the model's arithmetic."""
+        return self.step_s - sum(self.parts.get(name, 0.0) for name in ("forward", "head"))
 
 
 async def profile(path: Path, config: EngineConfig, n_steps: int) -> list[Case]:
-    """Load a model and profile decodes at several batch sizes and prefill chunks. Raises ModelLoadError, ConfigError.
+    """Load a model and profile n_steps decodes at each of several batch sizes, and as many prefill chunks.
 
-    Events go to this event loop, as a server's do.
+    Events go to this event loop, as a server's do. Raises ModelLoadError, ConfigError.
     """
+    config = structs.replace(config, device=device_of(config).type)
     loop = asyncio.get_running_loop()
     loaded = await asyncio.to_thread(load_core, path, config)
     core = loaded.make_core(lambda events: loop.call_soon_threadsafe(_drop, events))
@@ -66,6 +72,7 @@ class _Profiler:
     def __init__(self, core: EngineCore, config: EngineConfig) -> None:
         self._core = core
         self._most_seqs = config.max_num_seqs
+        self._chunk = config.token_budget
         self._seconds: dict[str, float] = defaultdict(float)
         """Of the step under way."""
         self._random = random.Random(0)
@@ -85,61 +92,65 @@ class _Profiler:
             recording.time_operators()
 
     def run(self, n_steps: int) -> list[Case]:
-        return [*(self._decode(n, n_steps) for n in DECODES if n <= self._most_seqs), self._prefill(n_steps)]
+        cases = [self._decode(n, n_steps) for n in DECODES if n <= self._most_seqs]
+        return [*cases, self._prefill(n_steps)] if self._core.max_model_len > self._chunk else cases
 
     def _decode(self, n_seqs: int, n_steps: int) -> Case:
-        uids = [self._add(PROMPT_TOKENS, WARM_UP + n_steps + 2) for _ in range(n_seqs)]
-        running = self._core.scheduler.running
-        while len(running) < n_seqs or any(seq.n_wanted > 1 for seq in running):
-            self._core.step()
-        case = self._measure(Case(f"decode, {n_seqs} at once", n_steps, n_seqs))
-        self._end(uids)
-        return case
+        window, running = self._core.max_model_len, self._core.scheduler.running
+
+        def answers() -> None:
+            """Begin them; those that fill the window begin anew."""
+            while len(running) < n_seqs or any(seq.n_wanted > 1 for seq in running):
+                for _ in range(n_seqs - len(self._core.groups)):
+                    self._add(min(PROMPT_TOKENS, window // 2))
+                self._core.step()
+
+        return self._measure(Case(f"decode, {n_seqs} at once", n_seqs), n_steps, answers)
 
     def _prefill(self, n_steps: int) -> Case:
-        """Whole chunks of one long prompt, as many as the window has."""
-        chunk, window = self._core.scheduler.token_budget, self._core.max_model_len
-        n_chunks = min(n_steps + WARM_UP, (window - 1) // chunk)
-        if n_chunks <= WARM_UP:
-            raise ConfigError(f"A window of {window} tokens has no room for prefill chunks of {chunk}.", "Raise --max-model-len.")
-        uid = self._add(n_chunks * chunk + 1 if n_chunks * chunk + 1 < window else n_chunks * chunk, 1)
-        case = self._measure(Case(f"prefill, chunks of {chunk}", n_chunks - WARM_UP, chunk))
-        self._end([uid])
-        return case
+        n_chunks = min(PROMPT_CHUNKS, (self._core.max_model_len - 1) // self._chunk)
 
-    def _add(self, n_prompt: int, max_tokens: int) -> int:
-        """A prompt that no cache knows."""
-        prompt = [self._random.randrange(self._core.tokenizer.vocab_size) for _ in range(n_prompt)]
-        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-        return self._core.add(Request("profile", prompt, params))
+        def whole_chunk() -> None:
+            """A token is left for after the last chunk, so that no chunk draws."""
+            if not any(group.sequences[0].n_wanted > self._chunk for group in self._core.groups.values()):
+                self._end_all()
+                self._add(n_chunks * self._chunk + 1)
 
-    def _end(self, uids: list[int]) -> None:
-        for uid in uids:
-            self._core.abort(uid)
-        self._core.step()
+        return self._measure(Case(f"prefill, chunks of {self._chunk}", self._chunk), n_steps, whole_chunk)
 
-    def _measure(self, case: Case) -> Case:
-        for _ in range(WARM_UP):
-            self._core.step()
+    def _measure(self, case: Case, n_steps: int, before_step: Callable[[], None]) -> Case:
         steps: dict[str, list[float]] = defaultdict(list)
         operators: dict[str, list[float]] = defaultdict(list)
-        for _ in range(case.n_steps):
+        for _ in range(WARM_UP):
+            before_step()
+            self._core.step()
+        for _ in range(n_steps):
+            before_step()
             self._seconds.clear()
             before = self._operators()
             began = time.perf_counter()
             self._core.step()
-            whole = time.perf_counter() - began
-            steps["step"].append(whole)
-            # A step's events go out in a part of their own, whoever sends them.
+            steps["step"].append(time.perf_counter() - began)
             for name, seconds in self._seconds.items():
                 steps[name].append(seconds)
-            steps["rest"].append(whole - sum(self._seconds.values()))
+            steps["rest"].append(steps["step"][-1] - sum(self._seconds.values()))
             for name, seconds in self._operators().items():
                 operators[name].append(seconds - before[name])
-        case.step_s = statistics.median(steps.pop("step"))
+        self._end_all()
+        case.n_steps, case.step_s = n_steps, statistics.median(steps.pop("step"))
         case.parts = {name: statistics.median(seconds) for name, seconds in steps.items()}
         case.operators = {name: median for name, seconds in operators.items() if (median := statistics.median(seconds)) > 0}
         return case
+
+    def _add(self, n_prompt: int) -> None:
+        """A greedy answer to a prompt that no cache knows."""
+        prompt = [self._random.randrange(self._core.tokenizer.vocab_size) for _ in range(n_prompt)]
+        self._core.add(Request("profile", prompt, SamplingParams(temperature=0, ignore_eos=True)))
+
+    def _end_all(self) -> None:
+        for uid in self._core.groups:
+            self._core.abort(uid)
+        self._core.step()
 
     def _timed(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:

@@ -2,6 +2,8 @@
 
 A `Sequence` is the only truth about a running answer. Words: *computed* (its KV exists), *scheduled* (in this
 step's plan), *committed* (accepted into the sequence), *emitted* (sent to the client).
+
+What is made for each sequence of each step is a Struct, which is made several times faster than a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import enum
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import torch
@@ -145,8 +149,7 @@ class Sequence:
         self.block_ids = [*self.block_ids[:i], block_id, *self.block_ids[i + 1 :]]
 
 
-@dataclass(slots=True, frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A sequence's share of a step: tokens start .. start + n_query, whose last n_logits rows are needed as logits.
 
     n_logits is 0 (a chunk in mid-prompt), 1 (decode, end of prefill) or n_query (prompt logprobs).
@@ -161,8 +164,7 @@ class Entry:
     generation: int
 
 
-@dataclass(slots=True, frozen=True)
-class StepPlan:
+class StepPlan(Struct, frozen=True):
     """What one step computes. `copies` are (source block, destination block), done before anything is written."""
 
     entries: tuple[Entry, ...]
@@ -197,8 +199,7 @@ class StepInputs:
     """int64 [draws]: the last row of each entry that samples."""
 
 
-@dataclass(slots=True, frozen=True)
-class Sampled:
+class Sampled(Struct, frozen=True):
     """What a step produced for one entry: accepted token ids (none in mid-prompt) and log probabilities if asked."""
 
     token_ids: tuple[int, ...] = ()
@@ -207,8 +208,7 @@ class Sampled:
     """One for each logit row that predicts a prompt token: row at position p speaks of token p + 1."""
 
 
-@dataclass(slots=True, frozen=True)
-class StepResult:
+class StepResult(Struct, frozen=True):
     """Parallel to the plan's entries."""
 
     sampled: tuple[Sampled, ...]
@@ -224,8 +224,7 @@ class Started:
     queued_s: float
 
 
-@dataclass(slots=True, frozen=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """New text of one choice. Text can be empty while characters or a possible stop string are held back."""
 
     uid: int

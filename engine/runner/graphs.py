@@ -123,6 +123,11 @@ class _Recorder(TorchDispatchMode):
         self._by_storage: dict[int, int] = {}
         self._allocating = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """True would have torch import its compiler to keep it out of here, which takes a second and 130 MB."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if not (func.is_view or self._allocating):
             raise Unrecordable(f"torch computes {func}, which no native operator does")

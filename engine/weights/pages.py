@@ -8,6 +8,8 @@ import mmap
 import torch
 from torch import Tensor
 
+from engine.weights.prefetch import PIECE_BYTES
+
 _WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
 _DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 """None on Windows, which has no madvise."""
@@ -15,7 +17,9 @@ _DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 
 def read_ahead(mapped: Tensor) -> None:
     """Have the disk begin to read it, where the system can."""
-    _advise(mapped, _WILLNEED)
+    raw = mapped.flatten().view(torch.uint8)
+    for start in range(0, len(raw), PIECE_BYTES):
+        _advise(raw[start : start + PIECE_BYTES + mmap.PAGESIZE], _WILLNEED)
 
 
 def give_back(mapped: Tensor) -> None:
