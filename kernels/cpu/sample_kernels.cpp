@@ -139,7 +139,8 @@ uint64_t weigh_packed(const float* t, int64_t n, float* w) {
     return sum;
 }
 
-// Collects what lies between low and high, and the units of what lies above.
+// Collects what lies between low and high and, if any can, the units of what lies above.
+template <bool Above>
 struct Splitter {
     f32v low, high;
     float* out;
@@ -147,28 +148,36 @@ struct Splitter {
     int64_t n = 0;
 
     PW_INLINE void add(f32v t, const float* w) {
-        const maskv over = gt(t, high), between = but_not(ge(t, low), over);
-        above.add(w, over);
+        maskv between = ge(t, low);
+        if constexpr (Above) {
+            const maskv over = gt(t, high);
+            between = but_not(between, over);
+            above.add(w, over);
+        }
         pack(out + n, between, t);
         n += count(between);
     }
 };
 
-Split split(const LogitRow& row, const float* w, float low, float high, float* out) {
+template <bool Above>
+PW_INLINE Split split_groups(const LogitRow& row, const float* w, float low, float high, float* out) {
     const Groups groups(row.x, row.n);
     const f32v best = set1(row.best), inverse = set1(row.inverse);
-    Splitter splitter{set1(low), set1(high), out, {}};
+    Splitter<Above> splitter{set1(low), set1(high), out, {}};
     for (int64_t g = 0; g < n_groups(row.n); ++g) {
         if (!(tempered(row, row.maxima[g]) >= low)) continue;
-        for (int i = 0; i < GROUP; i += N) {
-            splitter.add(mul(sub(load(groups[g] + i), best), inverse), w + g * GROUP + i);
-        }
+        const float* x = groups[g];
+        for (int i = 0; i < GROUP; i += N) splitter.add(mul(sub(load(x + i), best), inverse), w + g * GROUP + i);
     }
     return {splitter.above.total(), splitter.n};
 }
 
+Split split(const LogitRow& row, const float* w, float low, float high, float* out) {
+    return high < 0.0f ? split_groups<true>(row, w, low, high, out) : split_groups<false>(row, w, low, high, out);
+}
+
 Split split_packed(const float* t, const float* w, int64_t n, float low, float high, float* out) {
-    Splitter splitter{set1(low), set1(high), out, {}};
+    Splitter<true> splitter{set1(low), set1(high), out, {}};
     int64_t i = 0;
     for (; i + N <= n; i += N) splitter.add(load(t + i), w + i);
     if (i < n) {
