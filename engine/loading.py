@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,6 +63,12 @@ def _warn_of_plain_torch(reason: str) -> None:
     )
 
 
+def _give_back_freed_memory() -> None:
+    """What making a tokenizer took for a while: glibc keeps it, up to a hundred megabytes, unless it is asked."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
+
+
 def load_core(path: Path, config: EngineConfig, progress: Progress | None = None) -> Loaded:
     """Open a GGUF file or a Hugging Face folder, fit it into memory and fill it.
 
@@ -82,6 +90,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         template = read_template()
     except TemplateError as error:
         log.warning("%s can complete texts but not chat: %s", path, error)
+    _give_back_freed_memory()
     try:
         runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size)
     except KernelMissing as error:

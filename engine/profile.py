@@ -92,17 +92,29 @@ class _Profiler:
             recording.time_operators()
 
     def run(self, n_steps: int) -> list[Case]:
-        cases = [self._decode(n, n_steps) for n in DECODES if n <= self._most_seqs]
+        cases = [self._decode(n, n_steps) for n in DECODES if self._fits(n)]
         return [*cases, self._prefill(n_steps)] if self._core.max_model_len > self._chunk else cases
 
+    @property
+    def _n_prompt(self) -> int:
+        return min(PROMPT_TOKENS, self._core.max_model_len // 2)
+
+    def _fits(self, n_seqs: int) -> bool:
+        """Whether the cache has room for so many answers, of which the first ones grow while the others' prompts are read."""
+        prefill_steps = n_seqs * self._n_prompt // max(1, self._chunk - n_seqs)
+        n_blocks = -(-(self._n_prompt + prefill_steps + 2) // self._core.kv.block_size)
+        return n_seqs <= self._most_seqs and n_seqs * n_blocks < 0.95 * len(self._core.kv.pool.blocks)
+
     def _decode(self, n_seqs: int, n_steps: int) -> Case:
-        window, running = self._core.max_model_len, self._core.scheduler.running
+        scheduler = self._core.scheduler
 
         def answers() -> None:
-            """Begin them; those that fill the window begin anew."""
-            while len(running) < n_seqs or any(seq.n_wanted > 1 for seq in running):
+            """Begin them; those that fill the window begin anew, and all where one lost its blocks to the others."""
+            while len(scheduler.running) < n_seqs or any(seq.n_wanted > 1 for seq in scheduler.running):
+                if any(seq.n_preemptions for seq in scheduler.waiting):
+                    self._end_all()
                 for _ in range(n_seqs - len(self._core.groups)):
-                    self._add(min(PROMPT_TOKENS, window // 2))
+                    self._add(self._n_prompt)
                 self._core.step()
 
         return self._measure(Case(f"decode, {n_seqs} at once", n_seqs), n_steps, answers)

@@ -19,6 +19,7 @@ from kernels.reference.dequant import dequantize
 
 _QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
 _READ_AHEAD_BYTES = 64 << 20
+_LARGE_BYTES = 32 << 20
 _TILE_ROWS = 512
 
 
@@ -75,9 +76,12 @@ def fill(
     """
     slots = model.parameters()
     _compare(slots, checkpoint)
+    # Large ones first: one that is packed is in memory twice meanwhile, for which there is room as long as little else is there.
+    names = sorted(slots, key=lambda name: checkpoint.stored_bytes(name) < _LARGE_BYTES)
+    coming = iter(names)
     done = ahead = 0
-    coming = iter(slots)
-    for name, slot in slots.items():
+    for name in names:
+        slot = slots[name]
         while ahead < done + _READ_AHEAD_BYTES and (later := next(coming, None)) is not None:
             checkpoint.read_ahead(later)
             ahead += checkpoint.stored_bytes(later)
