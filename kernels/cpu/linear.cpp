@@ -21,6 +21,9 @@ constexpr int64_t TASKS_PER_THREAD = 6;
 // Bytes of quantised activations that a pass over the weights works on: they should stay in the second cache beside a panel.
 constexpr int64_t ACTIVATION_BYTES = 768 << 10;
 
+// Values that a task quantises, in whole rows: that takes about as long as its hand-over.
+constexpr int64_t QUANTIZED_PER_TASK = 8192;
+
 int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
@@ -28,7 +31,8 @@ int64_t round_up(int64_t n, int64_t unit) {
 // x in the form in which the panels' kernels take it.
 class Input {
   public:
-    Input(const float* x, int64_t x_stride, int64_t k, int64_t n_rows, bool exact) : x_(x), x_stride_(x_stride), k_(k), exact_(exact) {
+    // zeros: of all weights together, as LinearKernels has them.
+    Input(const float* x, int64_t x_stride, int64_t k, int64_t n_rows, bool exact, unsigned zeros) : x_(x), x_stride_(x_stride), k_(k), exact_(exact) {
         if (exact) return;
         const int64_t rows = round_up(n_rows, PANEL), blocks = k / BLOCK;
         const size_t q_bytes = size_t(round_up(rows * k, 64)), scale_bytes = size_t(round_up(rows * blocks * 4, 64));
@@ -39,8 +43,9 @@ class Input {
                       reinterpret_cast<int32_t*>(p + q_bytes + 2 * scale_bytes),
                       k,
                       blocks,
-                      rows};
-        const int64_t per_task = std::max<int64_t>(1, 8192 / k);
+                      rows,
+                      zeros};
+        const int64_t per_task = std::max<int64_t>(1, QUANTIZED_PER_TASK / k);
         pool().run((n_rows + per_task - 1) / per_task, [&](int64_t task) {
             for (int64_t row = task * per_task; row < std::min(n_rows, (task + 1) * per_task); ++row) {
                 linear_kernels().quantize(x + row * x_stride, quantized_, row);
@@ -95,6 +100,7 @@ class Linears : public Op {
         for (size_t i = 0; i < weights.size(); ++i) {
             if (weights[i]->n_in() != weights[0]->n_in()) throw std::invalid_argument("The weights take rows of different sizes.");
             if (weights[i]->is_float()) exact_ = true;
+            zeros_ |= linear_kernels().zeros[weights[i]->format()];
             targets_.push_back({*weights[i], address<const float>(biases[i]), address<float>(outs[i])});
             n_panels_ += weights[i]->n_panels();
             panel_bytes_ = std::max(panel_bytes_, weights[i]->panel_bytes());
@@ -104,7 +110,7 @@ class Linears : public Op {
     void run(const Sizes& sizes) const override {
         if (sizes.n_rows == 0) return;
         const int64_t k = targets_[0].weight.n_in();
-        const Input input(x_, x_stride_, k, sizes.n_rows, exact_);
+        const Input input(x_, x_stride_, k, sizes.n_rows, exact_, zeros_);
         each_panel(n_panels_, panel_bytes_, k, sizes.n_rows, [&](int64_t panel, int64_t first, int64_t n) {
             const Target* target = targets_.data();
             while (panel >= target->weight.n_panels()) panel -= (target++)->weight.n_panels();
@@ -122,6 +128,7 @@ class Linears : public Op {
     bool exact_;
     std::vector<Target> targets_;
     int64_t n_panels_ = 0, panel_bytes_ = 0;
+    unsigned zeros_ = 0;
 };
 
 // out = activation(x times gate + bias) * (x times up + bias)
@@ -138,7 +145,7 @@ class GatedLinear : public Op {
     void run(const Sizes& sizes) const override {
         if (sizes.n_rows == 0) return;
         const int64_t k = gate_.n_in(), n_out = gate_.n_out();
-        const Input input(x_, x_stride_, k, sizes.n_rows, exact_);
+        const Input input(x_, x_stride_, k, sizes.n_rows, exact_, linear_kernels().zeros[gate_.format()] | linear_kernels().zeros[up_.format()]);
         each_panel(gate_.n_panels(), gate_.panel_bytes() + up_.panel_bytes(), k, sizes.n_rows, [&](int64_t panel, int64_t first, int64_t n) {
             alignas(64) float gate[MOST_ROWS * PANEL];
             alignas(64) float up[MOST_ROWS * PANEL];

@@ -38,11 +38,15 @@ struct Quantized {
     // ZERO_32. An int32, or two int16 whose sum it is, as the level's kernels keep their sums.
     int32_t* seeds;
     int64_t k, blocks, rows;  // rows: as allocated, a multiple of 16
+    unsigned zeros;           // bit by bit, which of the seeds are wanted
 };
 
 struct LinearKernels {
     // One row: x [k] -> row of quantized.
     void (*quantize)(const float* x, const Quantized& quantized, int64_t row);
+
+    // The bit in Quantized::zeros of the seeds that a format needs, or 0.
+    unsigned zeros[N_FORMATS];
 
     // acc [n_rows, 16] = rows first .. first + n_rows of x times one panel; at most MOST_ROWS. By format; null for float formats.
     void (*panel[N_FORMATS])(const uint8_t* panel, const Quantized& x, int64_t first, int64_t n_rows, float* acc);

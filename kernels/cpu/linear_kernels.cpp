@@ -23,23 +23,13 @@ constexpr int CHUNK = 16;
 // Bytes that are asked for ahead of their use (measured: 5 to 30% more of the bandwidth than the hardware's own prefetch).
 constexpr int AHEAD = 2048;
 
+// Blocks whose values are all smaller are taken for zeros: 127 over such a number is none.
+constexpr float LEAST = 1e-36f;
+
 struct Unpacked {
     alignas(64) uint8_t w[CHUNK][8][64];
     alignas(64) float first[CHUNK][16], second[CHUNK][16], minimum[CHUNK][16];
 };
-
-PW_INLINE void store_s8(int8_t* p, f32v x) {
-#if defined(__AVX512F__)
-    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
-#elif defined(__AVX2__)
-    const __m256i wide = _mm256_cvtps_epi32(x.v);
-    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
-    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(half, half));
-#else
-    const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(x.v));
-    vst1_lane_s32((int32_t*)p, vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(half, half))), 0);
-#endif
-}
 
 void quantize(const float* x, const Quantized& quantized, int64_t row) {
     constexpr int N = f32v::N, VECTORS = BLOCK / N;
@@ -47,50 +37,27 @@ void quantize(const float* x, const Quantized& quantized, int64_t row) {
     float* d = quantized.d + row * quantized.blocks;
     float* s = quantized.s + row * quantized.blocks;
     for (int64_t b = 0; b < quantized.blocks; ++b, x += BLOCK, q += BLOCK) {
-        f32v v[VECTORS], most = zero(), broken = zero();
+        f32v v[VECTORS], most = zero();
         for (int i = 0; i < VECTORS; ++i) {
             v[i] = load(x + i * N);
-            most = max(most, abs(v[i]));
-            broken = fma(v[i], zero(), broken);  // infinity and NaN must not be quantised away
+            most = max_magnitude(most, v[i]);
         }
-        const float largest = reduce_max(most);
-        const f32v inverse = set1(largest > 0 ? 127.0f / largest : 0.0f);
-        f32v half[2] = {zero(), zero()};
-        for (int i = 0; i < VECTORS; ++i) {
-            v[i] = round(mul(v[i], inverse));
-            store_s8(q + i * N, v[i]);
-            half[i * 2 / VECTORS] = add(half[i * 2 / VECTORS], v[i]);
-        }
-        d[b] = largest / 127.0f + reduce_add(broken);
-        if (d[b] - d[b] != 0.0f) half[0] = half[1] = zero();  // what is not finite is no integer either; d carries it on
-        const float sum[2] = {reduce_add(half[0]), reduce_add(half[1])};
-        s[b] = d[b] * (sum[0] + sum[1]);
+        const float largest = reduce_max_magnitude(most);
+        const f32v inverse = set1(largest >= LEAST ? 127.0f / largest : 0.0f);
+        for (int i = 0; i < VECTORS; ++i) v[i] = mul(v[i], inverse);
+        const PairSums sums = store_s8(q, v);
+        // An infinity or NaN is no integer; d carries it on.
+        d[b] = largest - largest == 0.0f ? largest / 127.0f : largest - largest;
+        s[b] = d[b] * float(sums.low[0] + sums.high[0] + sums.low[1] + sums.high[1]);
         for (int zero_kind = 0; zero_kind < N_ZEROS; ++zero_kind) {
+            if (!(quantized.zeros >> zero_kind & 1)) continue;
             int32_t* seeds = quantized.seeds + ((zero_kind * quantized.rows + row) * quantized.blocks + b) * 2;
-            const int point = ZERO_POINT[zero_kind];
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-            // Lanes 0, 1, 4, 5 meet in the low half of each 32 bits, lanes 2, 3, 6, 7 in the high one.
-            float lanes[2][8];
-            store(lanes[0], half[0]);
-            store(lanes[1], half[1]);
-            int32_t low[2], high[2];
-            for (int i = 0; i < 2; ++i) {
-                low[i] = -point * int32_t(lanes[i][0] + lanes[i][1] + lanes[i][4] + lanes[i][5]);
-                high[i] = -point * int32_t(lanes[i][2] + lanes[i][3] + lanes[i][6] + lanes[i][7]);
-            }
+            const int point = -ZERO_POINT[zero_kind];
             if (zero_kind == ZERO_32) {
-                for (int i = 0; i < 2; ++i) seeds[i] = int32_t(uint32_t(low[i]) & 0xffff) | int32_t(uint32_t(high[i]) << 16);
+                for (int i = 0; i < 2; ++i) seeds[i] = dot_seed_of(point * sums.low[i], point * sums.high[i]);
             } else {
-                seeds[0] = int32_t(uint32_t(low[0] + low[1]) & 0xffff) | int32_t(uint32_t(high[0] + high[1]) << 16);
+                seeds[0] = dot_seed_of(point * (sums.low[0] + sums.low[1]), point * (sums.high[0] + sums.high[1]));
             }
-#else
-            if (zero_kind == ZERO_32) {
-                seeds[0] = -point * int32_t(sum[0]);
-                seeds[1] = -point * int32_t(sum[1]);
-            } else {
-                seeds[0] = -point * int32_t(sum[0] + sum[1]);
-            }
-#endif
         }
     }
 }
@@ -108,6 +75,11 @@ struct Rows {
         : q(x.q + first * x.k), d(x.d + first * x.blocks), s(x.s + first * x.blocks),
           seeds(x.seeds + (zero_kind * x.rows + first) * x.blocks * 2), k(x.k), blocks(x.blocks) {}
 };
+
+template <Format T>
+constexpr unsigned zeros_of() {
+    return Layout<T>::ZERO < 0 ? 0u : 1u << (Layout<T>::ZERO < 0 ? 0 : Layout<T>::ZERO);
+}
 
 template <Format T>
 constexpr int ZERO_KIND = Layout<T>::ZERO < 0 ? 0 : Layout<T>::ZERO;
@@ -409,6 +381,8 @@ void finish_gated(const float* gate, const float* up, const float* gate_bias, co
 
 const LinearKernels linear = {
     quantize,
+    {zeros_of<Q4_0>(), zeros_of<Q4_1>(), zeros_of<Q5_0>(), zeros_of<Q5_1>(), zeros_of<Q8_0>(), zeros_of<Q4_K>(), zeros_of<Q5_K>(),
+     zeros_of<Q6_K>(), 0, 0, 0},
     {panel_product<Q4_0>, panel_product<Q4_1>, panel_product<Q5_0>, panel_product<Q5_1>, panel_product<Q8_0>, panel_product<Q4_K>,
      panel_product<Q5_K>, panel_product<Q6_K>, nullptr, nullptr, nullptr},
     {panel_exact<Q4_0>, panel_exact<Q4_1>, panel_exact<Q5_0>, panel_exact<Q5_1>, panel_exact<Q8_0>, panel_exact<Q4_K>, panel_exact<Q5_K>,

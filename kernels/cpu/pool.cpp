@@ -22,14 +22,16 @@ using namespace std::chrono_literals;
 
 // A worker that sleeps needs 50 us to come back, so it spins through the host's part of a decode step (well under 1 ms).
 constexpr auto SPIN = 1500us;
-// A worker without work for this long offers its core to others as it spins on: two operators follow each other sooner.
-constexpr auto YIELD_AFTER = 30us;
-// Spins, of 50 ns or less, after which a waiting thread offers its core to others each time.
-constexpr int SPINS_BEFORE_YIELD = 400;
-// A caller that waits longer than this, and longer than it worked, waits for a worker that has lost its core to another program: for as long as
-// that one's time slice lasts, at each of hundreds of operators. The caller then works alone for a while, twice as long after each next such wait.
+// A worker without work for this long offers its core to others as it spins on: operators follow each other sooner, and a
+// core once offered is gone for a time slice, even if the other program is a most modest one.
+constexpr auto YIELD_AFTER = 500us;
+// Spins, of 50 ns or less, after which a waiting thread offers its core to others each time: by then a worker has lost its own.
+constexpr int SPINS_BEFORE_YIELD = 8000;
+// A caller that waits longer than this, and longer than it worked, waits for a worker that has lost its core to another program, until that one's
+// time slice is over. Where such waits take a quarter of the time, threads gain nothing: the caller works alone for a while, and twice as long if it
+// then happens again.
 constexpr auto STALL = 400us;
-constexpr std::chrono::nanoseconds FIRST_PAUSE = 10ms, LONGEST_PAUSE = 640ms;
+constexpr std::chrono::nanoseconds WINDOW = 50ms, FIRST_PAUSE = 20ms, LONGEST_PAUSE = 640ms;
 
 inline void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -92,10 +94,16 @@ void Pool::share(int64_t n_tasks, Call call, const void* context) {
 void Pool::note_wait(std::chrono::nanoseconds worked, std::chrono::nanoseconds waited) {
     if (waited < STALL || waited < worked) return;
     const auto now = Clock::now();
-    const bool again = now - last_stall_ < 4 * pause_ + FIRST_PAUSE;
+    if (now - window_began_ > WINDOW) {
+        window_began_ = now - waited;
+        stalled_ = {};
+    }
+    stalled_ += waited;
+    if (stalled_ < WINDOW / 4) return;
+    const bool again = window_began_ - alone_until_ < WINDOW;
     pause_ = again ? std::min(2 * pause_, LONGEST_PAUSE) : FIRST_PAUSE;
-    last_stall_ = now;
-    alone_until_ = now + pause_;
+    alone_until_ = window_began_ = now + pause_;
+    stalled_ = {};
 }
 
 bool Pool::work_once() {

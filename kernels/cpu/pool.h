@@ -53,8 +53,8 @@ class Pool {
     std::atomic<int> n_parked_{0};
     std::atomic<bool> stopping_{false};
     std::mutex one_job_;
-    std::chrono::steady_clock::time_point alone_until_, last_stall_;
-    std::chrono::nanoseconds pause_{0};
+    std::chrono::steady_clock::time_point alone_until_, window_began_;
+    std::chrono::nanoseconds stalled_{0}, pause_{0};
     std::vector<std::thread> workers_;
 };
 

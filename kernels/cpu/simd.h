@@ -29,6 +29,7 @@ PW_INLINE void touched([[maybe_unused]] const void* p, [[maybe_unused]] size_t n
 #endif
 }
 
+// Of the magnitudes: max_magnitude(a, b) is the larger of a, which has no sign, and |b|; NaN is larger than all (bits are compared).
 #if defined(__AVX512F__)
 
 struct f32v {
@@ -61,11 +62,17 @@ PW_INLINE f32v fma(f32v a, f32v b, f32v c) { return {_mm512_fmadd_ps(a.v, b.v, c
 PW_INLINE f32v max(f32v a, f32v b) { return {_mm512_max_ps(a.v, b.v)}; }
 PW_INLINE f32v min(f32v a, f32v b) { return {_mm512_min_ps(a.v, b.v)}; }
 PW_INLINE f32v abs(f32v a) { return {_mm512_abs_ps(a.v)}; }
+PW_INLINE f32v max_magnitude(f32v a, f32v b) {
+    return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.v), _mm512_castps_si512(abs(b).v)))};
+}
 PW_INLINE f32v round(f32v a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 // a * 2^k, k a whole number
 PW_INLINE f32v scale2(f32v a, f32v k) { return {_mm512_scalef_ps(a.v, k.v)}; }
 PW_INLINE float reduce_add(f32v a) { return _mm512_reduce_add_ps(a.v); }
 PW_INLINE float reduce_max(f32v a) { return _mm512_reduce_max_ps(a.v); }
+PW_INLINE float reduce_max_magnitude(f32v a) {
+    return __builtin_bit_cast(float, _mm512_reduce_max_epu32(_mm512_castps_si512(a.v)));
+}
 
 #elif defined(__AVX2__)
 
@@ -102,6 +109,9 @@ PW_INLINE f32v fma(f32v a, f32v b, f32v c) { return {_mm256_fmadd_ps(a.v, b.v, c
 PW_INLINE f32v max(f32v a, f32v b) { return {_mm256_max_ps(a.v, b.v)}; }
 PW_INLINE f32v min(f32v a, f32v b) { return {_mm256_min_ps(a.v, b.v)}; }
 PW_INLINE f32v abs(f32v a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+PW_INLINE f32v max_magnitude(f32v a, f32v b) {
+    return {_mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(a.v), _mm256_castps_si256(abs(b).v)))};
+}
 PW_INLINE f32v round(f32v a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 PW_INLINE f32v scale2(f32v a, f32v k) {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(k.v), _mm256_set1_epi32(127));
@@ -117,6 +127,13 @@ PW_INLINE float reduce_max(f32v a) {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+PW_INLINE float reduce_max_magnitude(f32v a) {
+    const __m256i bits = _mm256_castps_si256(a.v);
+    __m128i x = _mm_max_epu32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+    x = _mm_max_epu32(x, _mm_unpackhi_epi64(x, x));
+    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(x));
 }
 
 #elif defined(__aarch64__)
@@ -149,6 +166,9 @@ PW_INLINE f32v fma(f32v a, f32v b, f32v c) { return {vfmaq_f32(c.v, a.v, b.v)}; 
 PW_INLINE f32v max(f32v a, f32v b) { return {vmaxq_f32(a.v, b.v)}; }
 PW_INLINE f32v min(f32v a, f32v b) { return {vminq_f32(a.v, b.v)}; }
 PW_INLINE f32v abs(f32v a) { return {vabsq_f32(a.v)}; }
+PW_INLINE f32v max_magnitude(f32v a, f32v b) {
+    return {vreinterpretq_f32_u32(vmaxq_u32(vreinterpretq_u32_f32(a.v), vreinterpretq_u32_f32(abs(b).v)))};
+}
 PW_INLINE f32v round(f32v a) { return {vrndnq_f32(a.v)}; }
 PW_INLINE f32v scale2(f32v a, f32v k) {
     const int32x4_t exponent = vaddq_s32(vcvtnq_s32_f32(k.v), vdupq_n_s32(127));
@@ -157,6 +177,7 @@ PW_INLINE f32v scale2(f32v a, f32v k) {
 }
 PW_INLINE float reduce_add(f32v a) { return vaddvq_f32(a.v); }
 PW_INLINE float reduce_max(f32v a) { return vmaxvq_f32(a.v); }
+PW_INLINE float reduce_max_magnitude(f32v a) { return __builtin_bit_cast(float, vmaxvq_u32(vreinterpretq_u32_f32(a.v))); }
 
 #endif
 

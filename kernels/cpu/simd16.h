@@ -9,6 +9,23 @@
 
 namespace pagewell::PW_ISA {
 
+// Sums of the first and the second 16 of 32 bytes: of those that meet in the low and in the high half of a Dot's 32 bits, where it has halves.
+struct PairSums {
+    int32_t low[2], high[2];
+};
+
+#if defined(__AVX2__)
+
+PW_INLINE PairSums sums_of_halves(__m256i bytes) {
+    // Eight unsigned bytes at a time: 128 is added to each.
+    const __m256i sums = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(char(0x80))), _mm256_setzero_si256());
+    const __m128i first = _mm256_castsi256_si128(sums), second = _mm256_extracti128_si256(sums, 1);
+    const auto total = [](__m128i x) { return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_unpackhi_epi64(x, x))) - 16 * 128; };
+    return {{total(first), total(second)}, {0, 0}};
+}
+
+#endif
+
 #if defined(__AVX512F__)
 
 struct F {
@@ -59,6 +76,13 @@ PW_INLINE int32_t four(const int8_t* x) {
 // dot += w * x, w unsigned
 PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) { return {_mm512_dpbusd_epi32(dot.v, w.v, _mm512_set1_epi32(four(x)))}; }
 PW_INLINE F dot_float(Dot dot) { return {_mm512_cvtepi32_ps(dot.v)}; }
+PW_INLINE int32_t dot_seed_of(int32_t low, int32_t) { return low; }
+// 32 floats, which are within -127 .. 127 or give any bytes, to the nearest integers.
+PW_INLINE PairSums store_s8(int8_t* p, const f32v (&x)[2]) {
+    const __m256i bytes = _mm256_set_m128i(_mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x[1].v)), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x[0].v)));
+    _mm256_storeu_si256((__m256i*)p, bytes);
+    return sums_of_halves(bytes);
+}
 
 #elif defined(__AVX2__)
 
@@ -133,7 +157,20 @@ struct Dot {
 PW_INLINE Dot dot_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 PW_INLINE Dot dot_seed(int32_t seed) { return {_mm256_set1_epi32(seed), _mm256_set1_epi32(seed)}; }
 
+PW_INLINE __m256i nearest_s8(const f32v (&x)[4]) {
+    const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(x[0].v), _mm256_cvtps_epi32(x[1].v));
+    const __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(x[2].v), _mm256_cvtps_epi32(x[3].v));
+    return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
 #if defined(__AVXVNNI__)
+
+PW_INLINE int32_t dot_seed_of(int32_t low, int32_t) { return low; }
+PW_INLINE PairSums store_s8(int8_t* p, const f32v (&x)[4]) {
+    const __m256i bytes = nearest_s8(x);
+    _mm256_storeu_si256((__m256i*)p, bytes);
+    return sums_of_halves(bytes);
+}
 
 constexpr bool UNSIGNED_DOTS = true;
 PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) {
@@ -166,6 +203,17 @@ PW_INLINE Dot dot_add_signed(Dot dot, W w, const int8_t* x) {
     const __m256i p = _mm256_maddubs_epi16(_mm256_sign_epi8(w.a, w.a), _mm256_sign_epi8(y, w.a));
     const __m256i r = _mm256_maddubs_epi16(_mm256_sign_epi8(w.b, w.b), _mm256_sign_epi8(y, w.b));
     return {_mm256_add_epi32(dot.a, _mm256_madd_epi16(p, ones)), _mm256_add_epi32(dot.b, _mm256_madd_epi16(r, ones))};
+}
+PW_INLINE int32_t dot_seed_of(int32_t low, int32_t high) { return int32_t(uint32_t(low) & 0xffff) | int32_t(uint32_t(high) << 16); }
+// vpmaddubsw puts bytes 0 and 1 of four into the low half, 2 and 3 into the high one.
+PW_INLINE PairSums store_s8(int8_t* p, const f32v (&x)[4]) {
+    const __m256i bytes = nearest_s8(x);
+    _mm256_storeu_si256((__m256i*)p, bytes);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    const __m256i low = _mm256_madd_epi16(pairs, _mm256_set1_epi32(1)), high = _mm256_madd_epi16(pairs, _mm256_set1_epi32(1 << 16));
+    const __m256i twos = _mm256_hadd_epi32(low, high), sums = _mm256_hadd_epi32(twos, twos);  // low, high of each half
+    const __m128i first = _mm256_castsi256_si128(sums), second = _mm256_extracti128_si256(sums, 1);
+    return {{_mm_cvtsi128_si32(first), _mm_cvtsi128_si32(second)}, {_mm_extract_epi32(first, 1), _mm_extract_epi32(second, 1)}};
 }
 PW_INLINE F dot_float_wide(Dot dot) { return {_mm256_cvtepi32_ps(dot.a), _mm256_cvtepi32_ps(dot.b)}; }
 
@@ -255,6 +303,18 @@ PW_INLINE Dot dot_add(Dot dot, W w, const int8_t* x) {
     return dot;
 }
 PW_INLINE F dot_float(Dot dot) { return f_each([&](int i) { return vcvtq_f32_s32(dot.v[i]); }); }
+PW_INLINE int32_t dot_seed_of(int32_t low, int32_t) { return low; }
+PW_INLINE PairSums store_s8(int8_t* p, const f32v (&x)[8]) {
+    PairSums sums{};
+    for (int i = 0; i < 2; ++i) {
+        int16x4_t four[4];
+        for (int j = 0; j < 4; ++j) four[j] = vqmovn_s32(vcvtnq_s32_f32(x[4 * i + j].v));
+        const int8x16_t bytes = vcombine_s8(vqmovn_s16(vcombine_s16(four[0], four[1])), vqmovn_s16(vcombine_s16(four[2], four[3])));
+        vst1q_s8(p + 16 * i, bytes);
+        sums.low[i] = vaddlvq_s8(bytes);
+    }
+    return sums;
+}
 
 #endif
 

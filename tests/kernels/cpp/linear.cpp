@@ -120,7 +120,7 @@ struct Activations {
         d.resize(size_t(rows * blocks));
         s.resize(size_t(rows * blocks));
         seeds.resize(size_t(N_ZEROS * rows * blocks * 2));
-        quantized = {q.data(), d.data(), s.data(), seeds.data(), N_IN, blocks, rows};
+        quantized = {q.data(), d.data(), s.data(), seeds.data(), N_IN, blocks, rows, (1u << N_ZEROS) - 1};
         for (int64_t row = 0; row < n_rows; ++row) linear_kernels().quantize(x.data() + row * N_IN, quantized, row);
     }
 
