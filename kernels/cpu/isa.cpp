@@ -12,12 +12,8 @@
 #include <cpuid.h>
 #endif
 #endif
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#if defined(__aarch64__)
+#if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
-#endif
 #endif
 
 namespace pagewell {
@@ -55,18 +51,8 @@ bool bit(uint32_t word, int i) {
     return word >> i & 1;
 }
 
-// AMX state is only saved for a process that has asked for it (Linux 5.16 and later).
-bool may_use_tiles() {
-#if defined(__linux__)
-    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-#else
-    return false;
-#endif
-}
-
 std::vector<std::string> detect() {
-    // Intel SDM volume 2A, CPUID: leaf 1 and leaf 7 feature flags; XCR0 bits 1, 2 (AVX), 5 to 7 (AVX-512), 17, 18 (AMX).
+    // Intel SDM volume 2A, CPUID: leaf 1 and leaf 7 feature flags; XCR0 bits 1, 2 (AVX), 5 to 7 (AVX-512).
     const Registers one = cpuid(1, 0);
     if (!bit(one.c, 27)) return {};
     const uint64_t state = enabled_state();
@@ -78,9 +64,6 @@ std::vector<std::string> detect() {
     const bool avx512 = (state & 0xe6) == 0xe6 && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) &&
                         bit(seven.b, 31) && bit(seven.c, 11);
     if (avx512) found.push_back("avx512");
-    if (avx512 && (state & 0x60000) == 0x60000 && bit(seven.d, 24) && bit(seven.d, 25) && may_use_tiles()) {
-        found.push_back("amx");
-    }
     return found;
 }
 

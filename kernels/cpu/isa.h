@@ -10,7 +10,6 @@ namespace pagewell {
 //   avx2    AVX2, FMA, F16C
 //   avxvnni avx2 and AVX-VNNI (256-bit integer dot products)
 //   avx512  avx2 and AVX-512 F, BW, DQ, VL, VNNI
-//   amx     avx512 and AMX-INT8 tiles
 //   neon    ARM with dot products (the only level of its platform)
 // "none" on a machine that has none of them: the native operators are not used there.
 
@@ -27,8 +26,8 @@ void set_level(const std::string& name);
 // Index of the level in use among LEVELS, or -1.
 int level_index();
 
-inline constexpr const char* LEVELS[] = {"avx2", "avxvnni", "avx512", "amx", "neon"};
-inline constexpr int N_LEVELS = 5;
+inline constexpr const char* LEVELS[] = {"avx2", "avxvnni", "avx512", "neon"};
+inline constexpr int N_LEVELS = 4;
 
 }  // namespace pagewell
 
@@ -45,14 +44,10 @@ inline constexpr int N_LEVELS = 5;
     namespace avx512 {                         \
     extern const Type name;                    \
     }                                          \
-    namespace amx {                            \
-    extern const Type name;                    \
-    }                                          \
     inline const Type& name##_kernels() {      \
         switch (level_index()) {               \
             case 1: return avxvnni::name;      \
             case 2: return avx512::name;       \
-            case 3: return amx::name;          \
             default: return avx2::name;        \
         }                                      \
     }

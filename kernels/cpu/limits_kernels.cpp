@@ -78,52 +78,7 @@ constexpr int64_t F32_OPS = int64_t(2) * CHAINS * UNROLLED * f32v::N;
 
 // ---- int8 ---------------------------------------------------------------------------------------------------------
 
-#if defined(__AMX_INT8__)
-
-struct alignas(64) TileConfig {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t colsb[16] = {};
-    uint8_t rows[16] = {};
-};
-
-// Four products of 16 x 64 by 64 x 16 bytes, held in the eight tiles.
-int32_t int8(int64_t n_rounds) {
-    TileConfig config;
-    for (int i = 0; i < 8; ++i) {
-        config.rows[i] = 16;
-        config.colsb[i] = 64;
-    }
-    alignas(64) uint8_t values[1024];
-    for (int i = 0; i < 1024; ++i) values[i] = uint8_t(i & 7);
-    // gcc 12's tile instructions do not say which memory they read and write: what is stored for them would be dropped.
-    asm volatile("" : : "r"(&config), "r"(values) : "memory");
-    _tile_loadconfig(&config);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_loadd(4, values, 64);
-    _tile_loadd(5, values, 64);
-    _tile_loadd(6, values, 64);
-    _tile_loadd(7, values, 64);
-    for (int64_t round = 0; round < n_rounds; ++round) {
-        _tile_dpbusd(0, 4, 6);
-        _tile_dpbusd(1, 4, 7);
-        _tile_dpbusd(2, 5, 6);
-        _tile_dpbusd(3, 5, 7);
-    }
-    alignas(64) int32_t sums[4][256];
-    _tile_stored(0, sums[0], 64);
-    _tile_stored(1, sums[1], 64);
-    _tile_stored(2, sums[2], 64);
-    _tile_stored(3, sums[3], 64);
-    asm volatile("" : : "r"(sums) : "memory");
-    _tile_release();
-    return sums[0][17] + sums[1][17] + sums[2][17] + sums[3][17];
-}
-constexpr int64_t INT8_OPS = int64_t(4) * 2 * 16 * 16 * 64;
-
-#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__aarch64__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__aarch64__)
 
 #if defined(__AVX512VNNI__)
 using words = __m512i;

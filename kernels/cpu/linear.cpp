@@ -34,15 +34,15 @@ class Input {
     // zeros: of all weights together, as LinearKernels has them.
     Input(const float* x, int64_t x_stride, int64_t k, int64_t n_rows, bool exact, unsigned zeros) : x_(x), x_stride_(x_stride), k_(k), exact_(exact) {
         if (exact) return;
-        const int64_t rows = round_up(n_rows, PANEL), blocks = k / BLOCK;
+        const int64_t group = group_of(n_rows), rows = round_up(n_rows, group), blocks = k / BLOCK;
         const size_t q_bytes = size_t(round_up(rows * k, 64)), scale_bytes = size_t(round_up(rows * blocks * 4, 64));
         uint8_t* p = scratch(q_bytes + 2 * scale_bytes + size_t(N_ZEROS * rows * blocks * 8));
         quantized_ = {reinterpret_cast<int8_t*>(p),
                       reinterpret_cast<float*>(p + q_bytes),
                       reinterpret_cast<float*>(p + q_bytes + scale_bytes),
                       reinterpret_cast<int32_t*>(p + q_bytes + 2 * scale_bytes),
-                      k,
                       blocks,
+                      group,
                       rows,
                       zeros};
         const int64_t per_task = std::max<int64_t>(1, QUANTIZED_PER_TASK / k);

@@ -29,17 +29,28 @@ enum Format : int { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F32, F16, BF
 enum Zero : int { ZERO_8, ZERO_16, ZERO_32, ZERO_128, N_ZEROS };
 constexpr int ZERO_POINT[N_ZEROS] = {8, 16, 32, 128};
 
-// Activations quantised in blocks. Each array has the rows of one x one after another.
+// Activations quantised in blocks. Rows lie in groups, and within a group block by block, so that a product reads them as
+// it reads the panel: front to back. A group is as many rows as a tile takes at once.
 struct Quantized {
-    int8_t* q;      // [rows, k], rows padded to a multiple of 16
-    float* d;       // [rows, blocks]
-    float* s;       // [rows, blocks]: d * sum(q)
-    // [zero, rows, blocks, 2]: what a dot starts from so that the zero point is taken off: of the whole block first, or of its halves for
-    // ZERO_32. An int32, or two int16 whose sum it is, as the level's kernels keep their sums.
+    int8_t* q;  // [groups, blocks, group, BLOCK]
+    float* d;   // [groups, blocks, group]
+    float* s;   // as d: d * sum(q)
+    // [N_ZEROS, groups, blocks, group, 2]: what a dot starts from so that the zero point is taken off: of the whole block first, or of its halves
+    // for ZERO_32. An int32, or two int16 whose sum it is, as the level's kernels keep their sums.
     int32_t* seeds;
-    int64_t k, blocks, rows;  // rows: as allocated, a multiple of 16
-    unsigned zeros;           // bit by bit, which of the seeds are wanted
+    int64_t blocks, group, rows;  // group: 1, 2, 4, 8 or 16; rows: as allocated, whole groups
+    unsigned zeros;               // bit by bit, which of the seeds are wanted
+
+    // Where a row's first block lies, in rows of one block.
+    int64_t at(int64_t row) const { return (row & -group) * blocks + (row & (group - 1)); }
 };
+
+// The group for so many rows.
+constexpr int64_t group_of(int64_t n_rows) {
+    int64_t group = 1;
+    while (group < n_rows && group < 16) group *= 2;
+    return group;
+}
 
 struct LinearKernels {
     // One row: x [k] -> row of quantized.

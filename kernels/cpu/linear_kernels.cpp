@@ -1,8 +1,5 @@
 #include "linear.h"
 #include "linear_formats.h"
-#if defined(__AMX_INT8__)
-#include "linear_tiles.h"
-#endif
 
 namespace pagewell::PW_ISA {
 namespace {
@@ -10,16 +7,13 @@ namespace {
 // Rows of activations that share what is loaded of a panel: as many as the registers hold sums of.
 #if defined(__AVX512F__)
 constexpr int TILE = 8;
+constexpr bool TWO_AT_ONCE = true;  // registers hold the dots of two blocks
 #else
 constexpr int TILE = 4;
+constexpr bool TWO_AT_ONCE = false;
 #endif
-// Blocks of a panel that are unpacked at once, for more rows than a tile: 8 KiB of integers and their scales stay in the nearest cache, which is
-// larger where there are AMX tiles; those lose 100 cycles at each chunk's beginning.
-#if defined(__AMX_INT8__)
-constexpr int CHUNK = 32;
-#else
+// Blocks of a panel that are unpacked at once, for more rows than a tile: 8 KiB of integers and their scales stay in the nearest cache.
 constexpr int CHUNK = 16;
-#endif
 // Bytes that are asked for ahead of their use (measured: 5 to 30% more of the bandwidth than the hardware's own prefetch).
 constexpr int AHEAD = 2048;
 
@@ -33,10 +27,8 @@ struct Unpacked {
 
 void quantize(const float* x, const Quantized& quantized, int64_t row) {
     constexpr int N = f32v::N, VECTORS = BLOCK / N;
-    int8_t* q = quantized.q + row * quantized.k;
-    float* d = quantized.d + row * quantized.blocks;
-    float* s = quantized.s + row * quantized.blocks;
-    for (int64_t b = 0; b < quantized.blocks; ++b, x += BLOCK, q += BLOCK) {
+    int64_t at = quantized.at(row);
+    for (int64_t b = 0; b < quantized.blocks; ++b, x += BLOCK, at += quantized.group) {
         f32v v[VECTORS], most = zero();
         for (int i = 0; i < VECTORS; ++i) {
             v[i] = load(x + i * N);
@@ -45,13 +37,14 @@ void quantize(const float* x, const Quantized& quantized, int64_t row) {
         const float largest = reduce_max_magnitude(most);
         const f32v inverse = set1(largest >= LEAST ? 127.0f / largest : 0.0f);
         for (int i = 0; i < VECTORS; ++i) v[i] = mul(v[i], inverse);
-        const PairSums sums = store_s8(q, v);
+        const PairSums sums = store_s8(quantized.q + at * BLOCK, v);
         // An infinity or NaN is no integer; d carries it on.
-        d[b] = largest - largest == 0.0f ? largest / 127.0f : largest - largest;
-        s[b] = d[b] * float(sums.low[0] + sums.high[0] + sums.low[1] + sums.high[1]);
+        const float d = largest - largest == 0.0f ? largest / 127.0f : largest - largest;
+        quantized.d[at] = d;
+        quantized.s[at] = d * float(sums.low[0] + sums.high[0] + sums.low[1] + sums.high[1]);
         for (int zero_kind = 0; zero_kind < N_ZEROS; ++zero_kind) {
             if (!(quantized.zeros >> zero_kind & 1)) continue;
-            int32_t* seeds = quantized.seeds + ((zero_kind * quantized.rows + row) * quantized.blocks + b) * 2;
+            int32_t* seeds = quantized.seeds + (zero_kind * quantized.rows * quantized.blocks + at) * 2;
             const int point = -ZERO_POINT[zero_kind];
             if (zero_kind == ZERO_32) {
                 for (int i = 0; i < 2; ++i) seeds[i] = dot_seed_of(point * sums.low[i], point * sums.high[i]);
@@ -62,18 +55,28 @@ void quantize(const float* x, const Quantized& quantized, int64_t row) {
     }
 }
 
-// The rows of x that a tile works on.
-template <int M>
+// The rows of x that a tile works on, at one block.
 struct Rows {
-    const int8_t* q;
+    const int8_t* q;  // BLOCK for each row
     const float* d;
     const float* s;
     const int32_t* seeds;
-    int64_t k, blocks;
+    int64_t group;
 
-    PW_INLINE Rows(const Quantized& x, int64_t first, int zero_kind)
-        : q(x.q + first * x.k), d(x.d + first * x.blocks), s(x.s + first * x.blocks),
-          seeds(x.seeds + (zero_kind * x.rows + first) * x.blocks * 2), k(x.k), blocks(x.blocks) {}
+    PW_INLINE Rows(const Quantized& x, int64_t first, int64_t block, int zero_kind) : group(x.group) {
+        const int64_t at = x.at(first) + block * group;
+        q = x.q + at * BLOCK;
+        d = x.d + at;
+        s = x.s + at;
+        seeds = x.seeds + (zero_kind * x.rows * x.blocks + at) * 2;
+    }
+
+    PW_INLINE void next() {
+        q += group * BLOCK;
+        d += group;
+        s += group;
+        seeds += group * 2;
+    }
 };
 
 template <Format T>
@@ -84,24 +87,37 @@ constexpr unsigned zeros_of() {
 template <Format T>
 constexpr int ZERO_KIND = Layout<T>::ZERO < 0 ? 0 : Layout<T>::ZERO;
 
-template <Format T, int G, int M, typename Get>
-PW_INLINE void add_groups(Dot (&dots)[M], const Get& get, const Rows<M>& x, int64_t block, int end) {
-    if constexpr (G < 8) {
-        if (G < end) {
-            const W w = get.template operator()<G>();
-            const int8_t* q = x.q + block * BLOCK + 4 * G;
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
+template <Format T>
+PW_INLINE Dot add_to(Dot dot, W w, const int8_t* q) {
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-                if constexpr (T == Q8_0) {
-                    dots[m] = dot_add_signed(dots[m], w, q + m * x.k);
-                    continue;
-                }
+    if constexpr (T == Q8_0) return dot_add_signed(dot, w, q);
 #endif
-                dots[m] = dot_add(dots[m], w, q + m * x.k);
-            }
-            add_groups<T, G + 1, M>(dots, get, x, block, end);
-        }
+    return dot_add(dot, w, q);
+}
+
+template <Format T, int G, int M, typename Get>
+PW_INLINE void add_group(Dot (&dots)[M], const Get& get, const int8_t* q) {
+    const W w = get.template operator()<G>();
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) dots[m] = add_to<T>(dots[m], w, q + m * BLOCK + 4 * G);
+}
+
+// Groups BEGIN .. END of a block.
+template <Format T, int BEGIN, int END, int M, typename Get>
+PW_INLINE void add_groups(Dot (&dots)[M], const Get& get, const int8_t* q) {
+    if constexpr (BEGIN < END) {
+        add_group<T, BEGIN>(dots, get, q);
+        add_groups<T, BEGIN + 1, END>(dots, get, q);
+    }
+}
+
+// The same of two blocks, or halves, OTHER groups apart, in turn: there are then sums enough to wait for none.
+template <Format T, int BEGIN, int END, int OTHER, int M, typename Get, typename GetOther>
+PW_INLINE void add_groups_of_two(Dot (&dots)[M], Dot (&others)[M], const Get& get, const GetOther& get_other, const int8_t* q, const int8_t* q_other) {
+    if constexpr (BEGIN < END) {
+        add_group<T, BEGIN>(dots, get, q);
+        add_group<T, BEGIN + OTHER>(others, get_other, q_other);
+        add_groups_of_two<T, BEGIN + 1, END, OTHER>(dots, others, get, get_other, q, q_other);
     }
 }
 
@@ -113,34 +129,63 @@ PW_INLINE F to_float(Dot dot) {
     return dot_float(dot);
 }
 
+// What the dots of M rows start from; half: of the second half.
+template <Format T, int M>
+PW_INLINE void start(Dot (&dots)[M], const Rows& x, int half = 0) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) dots[m] = Layout<T>::ZERO < 0 ? dot_zero() : dot_seed(x.seeds[2 * m + half]);
+}
+
+// acc += a block whose dots are done, of its second half the others.
+template <Format T, int M>
+PW_INLINE void add_scaled(F (&acc)[M], const Dot (&dots)[M], const Dot (&others)[M], const Scales& scales, const Rows& x) {
+    using L = Layout<T>;
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+        F part = f_mul(to_float<T>(dots[m]), scales.first);
+        if constexpr (L::HALVES) part = f_fma(to_float<T>(others[m]), scales.second, part);
+        acc[m] = f_fma(part, f_all(x.d[m]), acc[m]);
+        if constexpr (L::MINS) acc[m] = f_fma(scales.minimum, f_all(x.s[m]), acc[m]);
+    }
+}
+
 // acc += one block, for M rows. get<G>() gives the weights of group G.
 template <Format T, int M, typename Get>
-PW_INLINE void add_block(F (&acc)[M], const Get& get, const Scales& scales, const Rows<M>& x, int64_t block) {
-    using L = Layout<T>;
+PW_INLINE void add_block(F (&acc)[M], const Get& get, const Scales& scales, const Rows& x) {
     Dot dots[M];
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) dots[m] = L::ZERO < 0 ? dot_zero() : dot_seed(x.seeds[(m * x.blocks + block) * 2]);
-    if constexpr (L::HALVES) {
-        add_groups<T, 0, M>(dots, get, x, block, 4);
-        F part[M];
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-            part[m] = f_mul(to_float<T>(dots[m]), scales.first);
-            dots[m] = dot_seed(x.seeds[(m * x.blocks + block) * 2 + 1]);
-        }
-        add_groups<T, 4, M>(dots, get, x, block, 8);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-            part[m] = f_fma(to_float<T>(dots[m]), scales.second, part[m]);
-            acc[m] = f_fma(part[m], f_all(x.d[m * x.blocks + block]), acc[m]);
-        }
+    start<T>(dots, x);
+    if constexpr (!Layout<T>::HALVES) {
+        add_groups<T, 0, 8>(dots, get, x.q);
+        add_scaled<T>(acc, dots, dots, scales, x);
     } else {
-        add_groups<T, 0, M>(dots, get, x, block, 8);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-            acc[m] = f_fma(f_mul(to_float<T>(dots[m]), scales.first), f_all(x.d[m * x.blocks + block]), acc[m]);
-            if constexpr (L::MINS) acc[m] = f_fma(scales.minimum, f_all(x.s[m * x.blocks + block]), acc[m]);
+        Dot others[M];
+        start<T>(others, x, 1);
+        if constexpr (TWO_AT_ONCE) {
+            add_groups_of_two<T, 0, 4, 4>(dots, others, get, get, x.q, x.q);
+        } else {
+            add_groups<T, 0, 4>(dots, get, x.q);
+            add_groups<T, 4, 8>(others, get, x.q);
         }
+        add_scaled<T>(acc, dots, others, scales, x);
+    }
+}
+
+// acc += a block and the one after it.
+template <Format T, int M, typename Get, typename GetNext>
+PW_INLINE void add_two_blocks(F (&acc)[M], const Get& get, const Scales& scales, const GetNext& get_next, const Scales& next_scales, Rows x) {
+    if constexpr (TWO_AT_ONCE && !Layout<T>::HALVES) {
+        Rows next = x;
+        next.next();
+        Dot dots[M], others[M];
+        start<T>(dots, x);
+        start<T>(others, next);
+        add_groups_of_two<T, 0, 8, 0>(dots, others, get, get_next, x.q, next.q);
+        add_scaled<T>(acc, dots, dots, scales, x);
+        add_scaled<T>(acc, others, others, next_scales, next);
+    } else {
+        add_block<T>(acc, get, scales, x);
+        x.next();
+        add_block<T>(acc, get_next, next_scales, x);
     }
 }
 
@@ -157,18 +202,36 @@ PW_INLINE W dot_group_fix(W w) {
 template <Format T, int M>
 void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first, int64_t begin, int64_t end, float* sums) {
     using L = Layout<T>;
-    const Rows<M> x(quantized, first, ZERO_KIND<T>);
+    Rows x(quantized, first, begin, ZERO_KIND<T>);
     F acc[M];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) acc[m] = f_load(sums + m * PANEL);
+    const auto weights = [](const uint8_t* p) { return [p]<int G>() { return dot_group_fix<T>(group<T, G>(p)); }; };
+    constexpr int STEP = TWO_AT_ONCE ? 2 : 1, BYTES = BLOCK_BYTES<T>;
     const uint8_t* p = super_at<T>(panel, begin);
-    for (int64_t b = begin; b < end; b += L::NB) {
+    const auto two = [&](const Head& head, const uint8_t* q, const Head& next_head, const uint8_t* next) {
+        for (int line = 0; line < 2 * BYTES; line += 64) prefetch(q + line);
+        add_two_blocks<T>(acc, weights(q), read_dot_scales<T>(head, q), weights(next), read_dot_scales<T>(next_head, next), x);
+        x.next();
+        x.next();
+    };
+    int64_t b = begin;
+    if constexpr (L::NB == 1 && STEP == 2) {
+        for (; b + 1 < end; b += 2, p += 2 * SUPER_BYTES<T>) {
+            const uint8_t* next = p + SUPER_BYTES<T>;
+            two(read_head<T>(p), p + L::HEAD, read_head<T>(next), next + L::HEAD);
+        }
+    }
+    for (; b < end; b += L::NB, p += SUPER_BYTES<T>) {
         const Head head = read_head<T>(p);
-        p += L::HEAD;
-        for (int i = 0; i < L::NB; ++i, p += BLOCK_BYTES<T>) {
-            for (int line = 0; line < BLOCK_BYTES<T>; line += 64) prefetch(p + line);
-            const auto get = [p]<int G>() { return dot_group_fix<T>(group<T, G>(p)); };
-            add_block<T, M>(acc, get, read_dot_scales<T>(head, p), x, b + i);
+        const uint8_t* q = p + L::HEAD;
+        if constexpr (L::NB % STEP == 0) {
+            for (int i = 0; i < L::NB; i += 2, q += 2 * BYTES) two(head, q, head, q + BYTES);
+        } else {
+            for (int i = 0; i < L::NB; ++i, q += BYTES, x.next()) {
+                for (int line = 0; line < BYTES; line += 64) prefetch(q + line);
+                add_block<T>(acc, weights(q), read_dot_scales<T>(head, q), x);
+            }
         }
     }
 #pragma GCC unroll 8
@@ -178,11 +241,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
 template <Format T, int G = 0>
 PW_INLINE void unpack_groups(const uint8_t* block, uint8_t* out) {
     if constexpr (G < 8) {
-#if defined(__AMX_INT8__)
-        w_store(out + 64 * G, signed_group<T>(group<T, G>(block)));
-#else
         w_store(out + 64 * G, dot_group_fix<T>(group<T, G>(block)));
-#endif
         unpack_groups<T, G + 1>(block, out);
     }
 }
@@ -204,27 +263,27 @@ void unpack(const uint8_t* panel, int64_t begin, int64_t end, Unpacked& out) {
     }
 }
 
-#if !defined(__AMX_INT8__)
 // acc [TILE, 16] += blocks begin .. end from what was unpacked of them.
 template <Format T>
 void tile_unpacked(const Unpacked& unpacked, const Quantized& quantized, int64_t first, int64_t begin, int64_t end, float* sums) {
-    const Rows<TILE> x(quantized, first, ZERO_KIND<T>);
+    Rows x(quantized, first, begin, ZERO_KIND<T>);
     F acc[TILE];
 #pragma GCC unroll 8
     for (int m = 0; m < TILE; ++m) acc[m] = f_load(sums + m * PANEL);
-    for (int64_t b = begin; b < end; ++b) {
-        const int at = int(b - begin);
-        const Scales scales{f_load(unpacked.first[at]), Layout<T>::HALVES ? f_load(unpacked.second[at]) : f_zero(),
-                            Layout<T>::MINS ? f_load(unpacked.minimum[at]) : f_zero()};
-        const uint8_t* w = unpacked.w[at][0];
-        const auto get = [w]<int G>() { return w_load(w + 64 * G); };
-        add_block<T, TILE>(acc, get, scales, x, b);
+    const auto weights = [&](int at) { return [w = unpacked.w[at][0]]<int G>() { return w_load(w + 64 * G); }; };
+    const auto scales = [&](int at) {
+        return Scales{f_load(unpacked.first[at]), Layout<T>::HALVES ? f_load(unpacked.second[at]) : f_zero(),
+                      Layout<T>::MINS ? f_load(unpacked.minimum[at]) : f_zero()};
+    };
+    const int n = int(end - begin);
+    int at = 0;
+    if constexpr (TWO_AT_ONCE) {
+        for (; at + 1 < n; at += 2, x.next(), x.next()) add_two_blocks<T>(acc, weights(at), scales(at), weights(at + 1), scales(at + 1), x);
     }
+    for (; at < n; ++at, x.next()) add_block<T>(acc, weights(at), scales(at), x);
 #pragma GCC unroll 8
     for (int m = 0; m < TILE; ++m) f_store(sums + m * PANEL, acc[m]);
 }
-
-#endif
 
 // n rows, rounded up to 1, 2, 4 (or 8): what is computed too much lies in padding.
 template <Format T>
@@ -244,18 +303,11 @@ void panel_product(const uint8_t* panel, const Quantized& x, int64_t first, int6
         return;
     }
     Unpacked unpacked;
-#if defined(__AMX_INT8__)
-    const Tiles tiles;
-#endif
     for (int64_t begin = 0; begin < x.blocks; begin += CHUNK) {
         const int64_t end = begin + CHUNK < x.blocks ? begin + CHUNK : x.blocks;
         unpack<T>(panel, begin, end, unpacked);
         int64_t m = 0;
-#if defined(__AMX_INT8__)
-        for (; n_rows - m > 4; m += TILE_ROWS) tile_rows<T>(unpacked, x, first + m, begin, end, acc + m * PANEL);
-#else
         for (; m + TILE <= n_rows; m += TILE) tile_unpacked<T>(unpacked, x, first + m, begin, end, acc + m * PANEL);
-#endif
         if (m < n_rows) few_rows<T>(panel, x, first + m, n_rows - m, begin, end, acc + m * PANEL);
     }
 }

@@ -20,7 +20,7 @@ extern "C" void* __asan_region_is_poisoned(void* begin, size_t n_bytes);
 
 namespace pagewell::PW_ISA {
 
-// The address sanitizer sees no masked loads and stores and none of tiles. This shows it which bytes one of them is about to touch.
+// The address sanitizer sees no masked loads and stores. This shows it which bytes one of them is about to touch.
 PW_INLINE void touched([[maybe_unused]] const void* p, [[maybe_unused]] size_t n_bytes) {
 #if defined(__SANITIZE_ADDRESS__)
     if (void* bad = n_bytes ? __asan_region_is_poisoned(const_cast<void*>(p), n_bytes) : nullptr) {

@@ -115,16 +115,20 @@ struct Activations {
     Quantized quantized;
 
     Activations(const Values& x, int64_t n_rows) {
-        const int64_t rows = (n_rows + 15) / 16 * 16, blocks = N_IN / BLOCK;
+        const int64_t group = group_of(n_rows), rows = (n_rows + group - 1) / group * group, blocks = N_IN / BLOCK;
         q.resize(size_t(rows * N_IN));
         d.resize(size_t(rows * blocks));
         s.resize(size_t(rows * blocks));
         seeds.resize(size_t(N_ZEROS * rows * blocks * 2));
-        quantized = {q.data(), d.data(), s.data(), seeds.data(), N_IN, blocks, rows, (1u << N_ZEROS) - 1};
+        quantized = {q.data(), d.data(), s.data(), seeds.data(), blocks, group, rows, (1u << N_ZEROS) - 1};
         for (int64_t row = 0; row < n_rows; ++row) linear_kernels().quantize(x.data() + row * N_IN, quantized, row);
     }
 
-    double value(int64_t row, int64_t i) const { return double(q[size_t(row * N_IN + i)]) * d[size_t((row * N_IN + i) / BLOCK)]; }
+    double step(int64_t row, int64_t i) const { return d[at(row, i)]; }
+    double value(int64_t row, int64_t i) const { return double(q[at(row, i) * BLOCK + size_t(i % BLOCK)]) * step(row, i); }
+
+  private:
+    size_t at(int64_t row, int64_t i) const { return size_t(quantized.at(row) + i / BLOCK * quantized.group); }
 };
 
 }  // namespace
@@ -133,7 +137,7 @@ PW_TEST(quantize) {
     const auto x = Values::random(3 * N_IN, 5, 11);
     const Activations activations(x, 3);
     for (int64_t i = 0; i < 3 * N_IN; ++i) {
-        check.that(std::fabs(activations.value(i / N_IN, i % N_IN) - x[i]) <= 0.51 * activations.d[size_t(i / BLOCK)], "half a step");
+        check.that(std::fabs(activations.value(i / N_IN, i % N_IN) - x[i]) <= 0.51 * activations.step(i / N_IN, i % N_IN), "half a step");
     }
 }
 
