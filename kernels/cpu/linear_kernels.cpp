@@ -207,7 +207,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) acc[m] = f_load(sums + m * PANEL);
     const auto weights = [](const uint8_t* p) { return [p]<int G>() { return dot_group_fix<T>(group<T, G>(p)); }; };
-    constexpr int STEP = TWO_AT_ONCE ? 2 : 1, BYTES = BLOCK_BYTES<T>;
+    constexpr int BYTES = BLOCK_BYTES<T>;
     const uint8_t* p = super_at<T>(panel, begin);
     const auto two = [&](const Head& head, const uint8_t* q, const Head& next_head, const uint8_t* next) {
         for (int line = 0; line < 2 * BYTES; line += 64) prefetch(q + line);
@@ -216,7 +216,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
         x.next();
     };
     int64_t b = begin;
-    if constexpr (L::NB == 1 && STEP == 2) {
+    if constexpr (TWO_AT_ONCE && L::NB == 1) {
         for (; b + 1 < end; b += 2, p += 2 * SUPER_BYTES<T>) {
             const uint8_t* next = p + SUPER_BYTES<T>;
             two(read_head<T>(p), p + L::HEAD, read_head<T>(next), next + L::HEAD);
@@ -225,7 +225,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
     for (; b < end; b += L::NB, p += SUPER_BYTES<T>) {
         const Head head = read_head<T>(p);
         const uint8_t* q = p + L::HEAD;
-        if constexpr (L::NB % STEP == 0) {
+        if constexpr (TWO_AT_ONCE && L::NB % 2 == 0) {
             for (int i = 0; i < L::NB; i += 2, q += 2 * BYTES) two(head, q, head, q + BYTES);
         } else {
             for (int i = 0; i < L::NB; ++i, q += BYTES, x.next()) {
