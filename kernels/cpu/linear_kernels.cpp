@@ -12,8 +12,8 @@ constexpr bool TWO_AT_ONCE = true;  // registers hold the dots of two blocks
 constexpr int TILE = 4;
 constexpr bool TWO_AT_ONCE = false;
 #endif
-// Blocks of a panel that are unpacked at once, for more rows than a tile: 8 KiB of integers and their scales stay in the nearest cache.
-constexpr int CHUNK = 16;
+// Blocks of a panel that are unpacked at once, for more rows than a tile: 12 KiB of integers and their scales stay in the nearest cache. Whole superblocks.
+constexpr int CHUNK = 24, SUPER = 8;
 // Bytes that are asked for ahead of their use (measured: 5 to 30% more of the bandwidth than the hardware's own prefetch).
 constexpr int AHEAD = 2048;
 
@@ -303,8 +303,11 @@ void panel_product(const uint8_t* panel, const Quantized& x, int64_t first, int6
         return;
     }
     Unpacked unpacked;
-    for (int64_t begin = 0; begin < x.blocks; begin += CHUNK) {
-        const int64_t end = begin + CHUNK < x.blocks ? begin + CHUNK : x.blocks;
+    // Chunks of about one size: a short one at the end would pay for its sums and little else.
+    const int64_t n_chunks = (x.blocks + CHUNK - 1) / CHUNK, fair = (x.blocks + n_chunks - 1) / n_chunks;
+    const int64_t chunk = (fair + SUPER - 1) / SUPER * SUPER;
+    for (int64_t begin = 0; begin < x.blocks; begin += chunk) {
+        const int64_t end = begin + chunk < x.blocks ? begin + chunk : x.blocks;
         unpack<T>(panel, begin, end, unpacked);
         int64_t m = 0;
         for (; m + TILE <= n_rows; m += TILE) tile_unpacked<T>(unpacked, x, first + m, begin, end, acc + m * PANEL);
