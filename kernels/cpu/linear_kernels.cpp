@@ -121,7 +121,7 @@ PW_INLINE void add_groups(Dot (&dots)[M], const Get& get, const Rows<M>& x, int6
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-                if constexpr (T == Q8_0) {
+                if constexpr (SIGNED<T>) {
                     dots[m] = dot_add_signed(dots[m], w, q + m * x.k);
                     continue;
                 }
@@ -136,7 +136,7 @@ PW_INLINE void add_groups(Dot (&dots)[M], const Get& get, const Rows<M>& x, int6
 template <Format T>
 PW_INLINE F to_float(Dot dot) {
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-    if constexpr (T == Q8_0) return dot_float_wide(dot);
+    if constexpr (SIGNED<T>) return dot_float_wide(dot);
 #endif
     return dot_float(dot);
 }
@@ -178,7 +178,7 @@ PW_INLINE void prefetch(const uint8_t* p) {
 
 template <Format T>
 PW_INLINE W dot_group_fix(W w) {
-    return T == Q8_0 && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
+    return SIGNED<T> && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
 }
 
 // acc [M, 16] += blocks begin .. end, straight from the packed panel.
@@ -292,8 +292,14 @@ void panel_product(const uint8_t* panel, const Quantized& x, int64_t first, int6
 
 constexpr int EXACT_CHUNK = 256;  // values of K in float32 at once: 16 KiB for a panel
 
+template <Format T, int B>
+PW_INLINE F number(W w) {
+    if constexpr (NF4<T>) return w_look_up<B>(w, NF4_VALUES);
+    else return w_float<B>(w);
+}
+
 template <Format T, int G = 0>
-PW_INLINE void unpack_floats(const uint8_t* block, const Scales& scales, float* out) {
+PW_INLINE void unpack_floats(const uint8_t* block, const Head& head, const Scales& scales, float* out) {
     using L = Layout<T>;
     if constexpr (G < 8) {
         const F scale = L::HALVES && G >= 4 ? scales.second : scales.first;
@@ -301,16 +307,17 @@ PW_INLINE void unpack_floats(const uint8_t* block, const Scales& scales, float* 
         if constexpr (T == Q4_0) w = w_sub(w, 8);
         if constexpr (T == Q5_0) w = w_sub(w, 16);
         if constexpr (T == Q6_K) w = w_sub(w, 32);
-        const auto put = [&](int i, F integers) {
-            F value = f_mul(integers, scale);
-            if constexpr (L::MINS) value = f_fma(f_all(1.0f), value, scales.minimum);
+        const auto put = [&](int i, F numbers) {
+            if constexpr (INT4<T>) numbers = f_fma(f_all(1.0f), numbers, head.dmin);
+            F value = f_mul(numbers, scale);
+            if constexpr (L::MINS && !INT4<T>) value = f_fma(f_all(1.0f), value, scales.minimum);
             f_store(out + (4 * G + i) * PANEL, value);
         };
-        put(0, w_float<0>(w));
-        put(1, w_float<1>(w));
-        put(2, w_float<2>(w));
-        put(3, w_float<3>(w));
-        unpack_floats<T, G + 1>(block, scales, out);
+        put(0, number<T, 0>(w));
+        put(1, number<T, 1>(w));
+        put(2, number<T, 2>(w));
+        put(3, number<T, 3>(w));
+        unpack_floats<T, G + 1>(block, head, scales, out);
     }
 }
 
@@ -330,7 +337,13 @@ PW_INLINE const float* as_floats(const uint8_t* panel, int64_t begin, int64_t en
             const Head head = read_head<T>(p);
             p += L::HEAD;
             for (int i = 0; i < L::NB; ++i, p += BLOCK_BYTES<T>) {
-                unpack_floats<T>(p, read_scales<T>(head, p), out + (b + i) * BLOCK * PANEL);
+                float* block = out + (b + i) * BLOCK * PANEL;
+                if constexpr (FP8<T>) {
+                    const F scale = f_mul(head.d, f_all(FP8_UNIT));
+                    for (int k = 0; k < BLOCK; ++k) f_store(block + k * PANEL, f_mul(f_fp8(p + k * PANEL), scale));
+                } else {
+                    unpack_floats<T>(p, head, read_scales<T>(head, p), block);
+                }
             }
         }
         return out;
@@ -410,13 +423,17 @@ void finish_gated(const float* gate, const float* up, const float* gate_bias, co
 const LinearKernels linear = {
     quantize,
     {panel_product<Q4_0>, panel_product<Q4_1>, panel_product<Q5_0>, panel_product<Q5_1>, panel_product<Q8_0>, panel_product<Q4_K>,
-     panel_product<Q5_K>, panel_product<Q6_K>, nullptr, nullptr, nullptr},
+     panel_product<Q5_K>, panel_product<Q6_K>, panel_product<INT4_128>, panel_product<INT4_64>, panel_product<INT4_32>,
+     panel_product<INT8_128>, panel_product<INT8_32>},
     {panel_exact<Q4_0>, panel_exact<Q4_1>, panel_exact<Q5_0>, panel_exact<Q5_1>, panel_exact<Q8_0>, panel_exact<Q4_K>, panel_exact<Q5_K>,
-     panel_exact<Q6_K>, panel_exact<F32>, panel_exact<F16>, panel_exact<BF16>},
+     panel_exact<Q6_K>, panel_exact<INT4_128>, panel_exact<INT4_64>, panel_exact<INT4_32>, panel_exact<INT8_128>, panel_exact<INT8_32>,
+     panel_exact<F32>, panel_exact<F16>, panel_exact<BF16>, panel_exact<FP8_128>, panel_exact<FP8_32>, panel_exact<NF4_64>,
+     panel_exact<NF4_32>},
     finish,
     finish_gated,
     {panel_row<Q4_0>, panel_row<Q4_1>, panel_row<Q5_0>, panel_row<Q5_1>, panel_row<Q8_0>, panel_row<Q4_K>, panel_row<Q5_K>, panel_row<Q6_K>,
-     panel_row<F32>, panel_row<F16>, panel_row<BF16>},
+     panel_row<INT4_128>, panel_row<INT4_64>, panel_row<INT4_32>, panel_row<INT8_128>, panel_row<INT8_32>, panel_row<F32>, panel_row<F16>,
+     panel_row<BF16>, panel_row<FP8_128>, panel_row<FP8_32>, panel_row<NF4_64>, panel_row<NF4_32>},
 };
 
 }  // namespace pagewell::PW_ISA

@@ -30,7 +30,7 @@ class Tiles {
 // The integers of a group without their zero point, as signed bytes.
 template <Format T>
 PW_INLINE W signed_group(W w) {
-    constexpr int KIND = T == Q8_0 ? -1 : Layout<T>::ZERO;
+    constexpr int KIND = SIGNED<T> ? -1 : Layout<T>::ZERO;
     if constexpr (KIND < 0) return w;
     else return w_sub(w, ZERO_POINT[KIND < 0 ? 0 : KIND]);
 }
