@@ -197,8 +197,9 @@ void bind_linear(nb::module_& m) {
             "__init__",
             [](Packed* self, const std::string& type, I n_out, I n_in, A rows, I row_bytes, A scales, A zeros, I group) {
                 nb::gil_scoped_release release;
-                new (self) Packed(type, n_out, n_in,
-                                  {address<const uint8_t>(rows), row_bytes, address<const float>(scales), address<const uint8_t>(zeros), group});
+                const Stored stored{address<const uint8_t>(rows), row_bytes, address<const float>(scales),
+                                    address<const uint8_t>(zeros), group};
+                new (self) Packed(type, n_out, n_in, stored);
             },
             nb::arg("type"), nb::arg("n_out"), nb::arg("n_in"), nb::arg("rows"), nb::arg("row_bytes"), nb::arg("scales") = 0,
             nb::arg("zeros") = 0, nb::arg("group") = 0)

@@ -16,10 +16,11 @@ struct Plain {
 struct Super {
     static constexpr int NB = 8;
 };
-// A float32 scale for N values, and minus the zero point if there is one, are the head; N is a power of two up to 128, which divides a chunk.
+// The head is each row's float32 scale for N values and, with Z, its zero point, a byte. N divides what is unpacked at once.
 template <int N, int B, bool Z = false>
 struct Scaled {
-    static constexpr int NB = N / BLOCK, BITS = B, HEAD = Z ? 80 : 64, META = 0, HIGH = 0, ZERO = B == 8 && UNSIGNED_DOTS ? ZERO_128 : -1;
+    static constexpr int NB = N / BLOCK, BITS = B, HEAD = Z ? 80 : 64, META = 0, HIGH = 0;
+    static constexpr int ZERO = B == 8 && UNSIGNED_DOTS ? ZERO_128 : -1;
     static constexpr bool MINS = Z, HALVES = false;
 };
 template <>

@@ -53,8 +53,9 @@ Format format_of(const std::string& type, int64_t n_in, const Stored& rows) {
         if ((source.scaled ? rows.group : n_in) % source.n_values == 0) return Format(&source - FORMATS);
     }
     if (known == nullptr) throw std::invalid_argument(type + " is not a type of packed weights.");
-    throw std::invalid_argument((known->scaled ? "A group of " : "A row of ") + type + " has whole blocks of " +
-                                std::to_string(known->n_values) + " values, not " + std::to_string(known->scaled ? rows.group : n_in) + ".");
+    const char* what = known->scaled ? "A group of " : "A row of ";
+    throw std::invalid_argument(what + type + " has whole blocks of " + std::to_string(known->n_values) + " values, not " +
+                                std::to_string(known->scaled ? rows.group : n_in) + ".");
 }
 
 uint32_t word(const uint8_t* p) {

@@ -9,7 +9,8 @@
 
 namespace pagewell {
 
-// A weight's memory: rows of GGUF blocks (layouts: block_* in ggml-common.h), of floats, or of numbers whose scales lie apart (SCALED of ops.py).
+// A weight's memory: rows of GGUF blocks (layouts: block_* in ggml-common.h), of floats, or of numbers whose scales lie apart
+// (SCALED of kernels/ops.py).
 struct Stored {
     const uint8_t* data;
     int64_t row_bytes;               // from a row to the next

@@ -9,8 +9,8 @@
 
 namespace pagewell::PW_ISA {
 
-// The bits of an E4M3 number, signed and shifted by 7, are those of a float16 that is 2^-8 of it, but for the second bit, which is clear then.
-// A float16 holds all of them, the smallest ones too; NaN becomes 480.
+// The bits of an E4M3 number, with its sign extended and shifted left by 7, are those of a float16 that is 2^-8 of it, once the second
+// bit is cleared. Float16 holds all of them, the smallest ones too; NaN becomes 480.
 constexpr int16_t FP8_KEPT = int16_t(0xbfff);
 constexpr float FP8_UNIT = 256.0f;
 
