@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernels import conformance_sample
-from kernels.ops import BLOCKS, DENSE, Impl, OpSpec, Weight
+from kernels.ops import BLOCKS, DENSE, GROUP_UNIT, SCALED, Impl, OpSpec, Weight
 from kernels.registry import implementations
 
 BLOCK_SIZE = 16
@@ -101,10 +102,18 @@ def cases(op: str, spec: OpSpec) -> Iterator[Case]:
     return _CASES[op](spec)
 
 
-def random_weight(qtype: str, n_out: int, n_in: int, generator: torch.Generator) -> Weight:
-    """Values of about unit size in any weight type, every bit pattern of the packed integers possible."""
+def random_weight(
+    qtype: str, n_out: int, n_in: int, generator: torch.Generator, group: int | None = None, *, zeros: bool = True
+) -> Weight:
+    """Values of about unit size in any weight type, every bit pattern of the packed integers possible, and of FP8 but for NaN.
+
+    group and zeros are for types in SCALED; of the usual groups, the largest that divides n_in is taken if none is given.
+    """
     if qtype in DENSE:
         return Weight(qtype, (n_out, n_in), torch.randn(n_out, n_in, generator=generator).to(DENSE[qtype]))
+    if qtype in SCALED:
+        group = group or next(size for size in (128, 64, GROUP_UNIT) if n_in % size == 0)
+        return _random_scaled(qtype, n_out, n_in, generator, group, zeros=zeros and qtype == "INT4")
     n_values, n_bytes = BLOCKS[qtype]
     blocks = torch.randint(0, 256, (n_out * n_in // n_values, n_bytes), dtype=torch.uint8, generator=generator)
     for byte in _HALVES[qtype]:
@@ -113,12 +122,27 @@ def random_weight(qtype: str, n_out: int, n_in: int, generator: torch.Generator)
     return Weight(qtype, (n_out, n_in), blocks.view(n_out, -1))
 
 
+def _random_scaled(qtype: str, n_out: int, n_in: int, generator: torch.Generator, group: int, *, zeros: bool) -> Weight:
+    dtype, n_values = SCALED[qtype]
+    data = torch.randint(0, 256, (n_out, n_in // n_values), dtype=torch.uint8, generator=generator)
+    if qtype == "FP8":
+        data[data & 127 == 127] = 0
+    groups = n_out, n_in // group
+    return Weight(
+        qtype,
+        (n_out, n_in),
+        data.view(dtype),
+        torch.randn(groups, generator=generator) * {"INT4": 1 / 8, "INT8": 1 / 64, "FP8": 1 / 64, "NF4": 1.0}[qtype],
+        torch.randint(0, 17, groups, dtype=torch.uint8, generator=generator) if zeros else None,
+    )
+
+
 def _to(device: str, *values: Any) -> tuple[Any, ...]:
     def moved(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(moved, value))
         if isinstance(value, Weight):
-            return Weight(value.qtype, value.shape, value.data.to(device))
+            return value.map(moved)
         return value.to(device) if isinstance(value, Tensor) else value
 
     return tuple(moved(value) for value in values)
@@ -137,23 +161,42 @@ def _case(spec: OpSpec, name: str, build: Callable[[torch.Generator], tuple[Any,
     return Case(name, make, outputs)
 
 
-def _linear_cases(spec: OpSpec) -> Iterator[Case]:
-    for n, n_out, n_in in ((0, 5, 256), (1, 7, 768), (3, 33, 256), (17, 256, 1536), (65, 40, 256)):
+def _groups(qtype: str, n_in: int) -> tuple[int | None, ...]:
+    """Groups that a row of a type in SCALED may have, the whole row among them; None alone for other types."""
+    if qtype not in SCALED:
+        return (None,)
+    return (*(size for size in (32, 64, 96, 128, 160) if n_in % size == 0), n_in)
 
-        def build(g: torch.Generator, n: int = n, n_out: int = n_out, n_in: int = n_in) -> tuple[Any, ...]:
+
+def _odd(qtype: str, *sizes: Any) -> tuple[Any, ...]:
+    """Sizes whose rows are no blocks of 256."""
+    return sizes if qtype in SCALED else ()
+
+
+def _linear_cases(spec: OpSpec) -> Iterator[Case]:
+    sizes = ((0, 5, 256), (1, 7, 768), (3, 33, 256), (17, 256, 1536), (65, 40, 256))
+    sizes += _odd(spec.qtype, (1, 33, 480), (9, 18, 480), (2, 16, 320), (40, 35, 96))
+    for (n, n_out, n_in), group in ((size, group) for size in sizes for group in _groups(spec.qtype, size[2])):
+
+        def build(
+            g: torch.Generator, n: int = n, n_out: int = n_out, n_in: int = n_in, group: int | None = group
+        ) -> tuple[Any, ...]:
             x = torch.randn(n, n_in, generator=g).to(spec.dtype)
             bias = torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None
-            return x, random_weight(spec.qtype, n_out, n_in, g), bias
+            return x, random_weight(spec.qtype, n_out, n_in, g, group, zeros=n != 3), bias
 
-        yield _case(spec, f"{n} rows, {n_out} x {n_in}", build)
+        yield _case(spec, f"{n} rows, {n_out} x {n_in}{f' in groups of {group}' if group else ''}", build)
 
 
 def _linears_cases(spec: OpSpec) -> Iterator[Case]:
-    for n, n_outs, n_in in ((0, (5, 3), 256), (1, (64, 16, 17), 768), (7, (33, 5), 256), (40, (16, 16), 512)):
+    sizes = ((0, (5, 3), 256), (1, (64, 16, 17), 768), (7, (33, 5), 256), (40, (16, 16), 512))
+    sizes += _odd(spec.qtype, (5, (17, 40, 16, 3), 480))
+    for n, n_outs, n_in in sizes:
 
         def build(g: torch.Generator, n: int = n, n_outs: tuple[int, ...] = n_outs, n_in: int = n_in) -> tuple[Any, ...]:
             x = torch.randn(n, n_in, generator=g).to(spec.dtype)
-            weights = tuple(random_weight(spec.qtype, n_out, n_in, g) for n_out in n_outs)
+            groups = cycle(_groups(spec.qtype, n_in))
+            weights = tuple(random_weight(spec.qtype, n_out, n_in, g, next(groups)) for n_out in n_outs)
             return x, weights, tuple(torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None for n_out in n_outs)
 
         yield _case(spec, f"{n} rows, {n_outs} x {n_in}", build)
@@ -165,13 +208,15 @@ def _gated_cases(spec: OpSpec) -> Iterator[Case]:
         (1, 39, 768, "silu"),
         (6, 64, 256, "gelu_tanh"),
         (35, 17, 256, "silu"),
+        *_odd(spec.qtype, (5, 18, 480, "silu"), (40, 18, 320, "silu")),
     ):
 
         def build(
             g: torch.Generator, n: int = n, n_out: int = n_out, n_in: int = n_in, activation: str = activation
         ) -> tuple[Any, ...]:
             x = torch.randn(n, n_in, generator=g).to(spec.dtype)
-            gate, up = (random_weight(spec.qtype, n_out, n_in, g) for _ in range(2))
+            groups = cycle(_groups(spec.qtype, n_in))
+            gate, up = (random_weight(spec.qtype, n_out, n_in, g, next(groups)) for _ in range(2))
             biases = tuple(torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None for _ in range(2))
             return x, gate, up, biases, activation
 
@@ -179,12 +224,15 @@ def _gated_cases(spec: OpSpec) -> Iterator[Case]:
 
 
 def _embedding_cases(spec: OpSpec) -> Iterator[Case]:
-    for ids in ([], [0], [28, 0, 7, 7, 28]):
-        yield _case(
-            spec,
-            f"rows {ids}",
-            lambda g, ids=ids: (torch.tensor(ids, dtype=torch.int64), random_weight(spec.qtype, 29, 512, g), spec.dtype),
-        )
+    sizes = (512, *_odd(spec.qtype, 480, 320))
+    rows = ([], [0], [28, 0, 7, 7, 28])
+    for ids, (n_in, group) in product(rows, ((size, group) for size in sizes for group in _groups(spec.qtype, size))):
+
+        def build(g: torch.Generator, ids: list[int] = ids, n_in: int = n_in, group: int | None = group) -> tuple[Any, ...]:
+            weight = random_weight(spec.qtype, 29, n_in, g, group, zeros=ids != [0])
+            return torch.tensor(ids, dtype=torch.int64), weight, spec.dtype
+
+        yield _case(spec, f"rows {ids} of {n_in}{f' in groups of {group}' if group else ''}", build)
 
 
 def _norm_cases(spec: OpSpec) -> Iterator[Case]:

@@ -36,18 +36,55 @@ BLOCKS: dict[str, tuple[int, int]] = {
 }
 """Quantised weight types: (values per block, bytes per block). Layouts as in ggml-common.h of llama.cpp."""
 
+SCALED: dict[str, tuple[torch.dtype, int]] = {
+    "INT4": (torch.uint8, 2),
+    "INT8": (torch.int8, 1),
+    "FP8": (torch.float8_e4m3fn, 1),
+    "NF4": (torch.uint8, 2),
+}
+"""Quantised weight types whose scales lie apart from the data: (dtype of the data, values in each of its elements).
+
+Of two values in an element, the first is its low nibble. With q the number in the data, a value is
+- INT4: (q - zero point) * scale; what AWQ, GPTQ and compressed-tensors store can be put so
+- INT8: q * scale
+- FP8: q * scale, in the E4M3 of arXiv:2209.05433; what its NaN becomes is left open, for weights have none
+- NF4: NF4_VALUES[q] * scale; bitsandbytes has the first value in the high nibble
+"""
+
+# fmt: off
+NF4_VALUES = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)
+# fmt: on
+"""Of appendix E of the QLoRA paper (arXiv:2305.14314), exact in float32."""
+
+GROUP_UNIT = 32
+"""A scale of the types in SCALED is for a multiple of this many values of a row."""
+
+QTYPES = (*DENSE, *BLOCKS, *SCALED)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weight:
     """A matrix that maps rows of `shape[1]` values to rows of `shape[0]` values.
 
-    data is [out, in] of the dtype in DENSE, or uint8 [out, bytes per row] of GGUF blocks; it may be a view on a file that
-    is mapped into memory, so nobody writes to it.
+    data is [out, in] of the dtype in DENSE, or uint8 [out, bytes per row] of GGUF blocks, or [out, in / values per element] of
+    the dtype in SCALED; it may be a view on a file that is mapped into memory, so nobody writes to it.
+
+    Types in SCALED have scales float32 [out, in / group], each for `group` values that follow each other in a row, a multiple of
+    GROUP_UNIT; a scale for each row is a group of `in`. INT4 may have zeros, uint8 [out, in / group], its zero points: 0 to 16,
+    since GPTQ stores one less. Without them they are 8.
+
+    ValueError, which names the type, if dtypes or shapes are others.
     """
 
     qtype: str
     shape: tuple[int, int]
     data: Tensor
+    scales: Tensor | None = None
+    zeros: Tensor | None = None
 
     def __post_init__(self) -> None:
         n_out, n_in = self.shape
@@ -58,17 +95,55 @@ class Weight:
             if n_in % n_values:
                 raise ValueError(f"A {self.qtype} row has whole blocks of {n_values} values, but this one has {n_in} values.")
             expected, dtype = (n_out, n_in // n_values * n_bytes), torch.uint8
+        elif self.qtype in SCALED:
+            dtype, n_values = SCALED[self.qtype]
+            expected = (n_out, n_in // n_values)
         else:
-            raise ValueError(f"Unknown weight type {self.qtype}; known: {', '.join((*DENSE, *BLOCKS))}.")
-        if tuple(self.data.shape) != expected or self.data.dtype != dtype:
+            raise ValueError(f"Unknown weight type {self.qtype}; known: {', '.join(QTYPES)}.")
+        self._check("data", self.data, dtype, expected)
+        if self.qtype in SCALED:
+            self._check_groups()
+        elif self.scales is not None or self.zeros is not None:
+            raise ValueError(f"A {self.qtype} weight has no scales or zeros beside its data.")
+
+    def _check_groups(self) -> None:
+        n_out, n_in = self.shape
+        if self.scales is None:
+            raise ValueError(f"A {self.qtype} weight needs scales.")
+        n_groups = self.scales.shape[1] if self.scales.ndim == 2 else 0
+        if n_groups == 0 or n_in % n_groups or n_in // n_groups % GROUP_UNIT:
             raise ValueError(
-                f"A {self.qtype} weight of shape {self.shape} needs {dtype} data of shape {expected}, "
-                f"not {self.data.dtype} {tuple(self.data.shape)}."
+                f"Scales of a {self.qtype} weight of shape {self.shape} are [out, in / group] for a group that divides in and is "
+                f"a multiple of {GROUP_UNIT}, not {tuple(self.scales.shape)}."
+            )
+        self._check("scales", self.scales, torch.float32, (n_out, n_groups))
+        if self.zeros is not None:
+            if self.qtype != "INT4":
+                raise ValueError(f"A {self.qtype} weight has no zeros.")
+            self._check("zeros", self.zeros, torch.uint8, (n_out, n_groups))
+
+    def _check(self, name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise ValueError(
+                f"A {self.qtype} weight of shape {self.shape} needs {dtype} {name} of shape {shape}, "
+                f"not {tensor.dtype} {tuple(tensor.shape)}."
             )
 
     @property
+    def group(self) -> int:
+        """Values of a row to which a scale belongs; only types in SCALED have it."""
+        return self.shape[1] // self.scales.shape[1]
+
+    @property
     def n_bytes(self) -> int:
-        return self.data.numel() * self.data.element_size()
+        return sum(
+            tensor.numel() * tensor.element_size() for tensor in (self.data, self.scales, self.zeros) if tensor is not None
+        )
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Weight:
+        """A Weight of change(tensor) for each tensor of this one, which may pick rows, move or copy them."""
+        data, scales, zeros = (tensor if tensor is None else change(tensor) for tensor in (self.data, self.scales, self.zeros))
+        return Weight(self.qtype, (data.shape[0], self.shape[1]), data, scales, zeros)
 
 
 @dataclass(frozen=True, slots=True)

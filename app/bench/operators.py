@@ -19,7 +19,7 @@ from app.bench.limits import Limits
 from app.bench.shapes import Shapes
 from kernels.conformance import attention_arguments, new_caches, random_weight
 from kernels.cpu import launch
-from kernels.ops import DENSE, Impl, OpSpec, Weight
+from kernels.ops import DENSE, Impl, OpSpec
 from kernels.registry import implementations
 
 MOST_COPIES = 1024
@@ -132,7 +132,7 @@ def _products(shapes: Shapes, what: str, qtype: str, n_out: int, n_in: int, rows
 
     def copy(impl: Impl, i: int) -> Any:
         if (impl.pack, i) not in copies:
-            copies[impl.pack, i] = impl.pack(weight) if impl.pack else Weight(qtype, weight.shape, weight.data.clone())
+            copies[impl.pack, i] = impl.pack(weight) if impl.pack else weight.map(Tensor.clone)
         return copies[impl.pack, i]
 
     for n in rows:

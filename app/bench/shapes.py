@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernels.ops import BLOCKS
+from kernels.ops import BLOCKS, GROUP_UNIT, SCALED
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,9 @@ class Shapes:
         yield "head", self.n_vocab, self.hidden
 
     def fits(self, qtype: str, n_in: int) -> bool:
-        """Whether rows of n_in values are whole blocks of a weight type."""
-        return qtype not in BLOCKS or n_in % BLOCKS[qtype][0] == 0
+        """Whether rows of n_in values are whole blocks, or groups, of a weight type."""
+        n_values = BLOCKS[qtype][0] if qtype in BLOCKS else GROUP_UNIT if qtype in SCALED else 1
+        return n_in % n_values == 0
 
 
 PRESETS = {

@@ -14,8 +14,8 @@ from engine.weights import pages
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf_checkpoint import GGUFCheckpoint
 from engine.weights.safetensors import SafetensorsCheckpoint
-from kernels.ops import BLOCKS, DENSE, Weight
-from kernels.reference.dequant import dequantize
+from kernels.ops import DENSE, Weight
+from kernels.reference import dequant
 
 _QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
 _READ_AHEAD_BYTES = 64 << 20
@@ -126,12 +126,12 @@ def _some(tensors: list[str]) -> str:
 def _dense(weight: Weight, dtype: torch.dtype) -> Weight:
     values = torch.empty(weight.shape, dtype=dtype)
     for start in range(0, weight.shape[0], _TILE_ROWS):
-        rows = weight.data[start : start + _TILE_ROWS]
-        values[start : start + _TILE_ROWS] = dequantize(weight.qtype, rows) if weight.qtype in BLOCKS else rows
+        part = slice(start, start + _TILE_ROWS)
+        values[part] = dequant.dense(weight.map(lambda tensor, part=part: tensor[part]))
     return Weight(_QTYPES[dtype], weight.shape, values)
 
 
 def _moved(weight: Weight, device: str) -> Weight:
     if torch.device(device).type == "cpu":
         return weight
-    return Weight(weight.qtype, weight.shape, weight.data.to(device))
+    return weight.map(lambda tensor: tensor.to(device))

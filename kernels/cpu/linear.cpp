@@ -202,11 +202,14 @@ void bind_linear(nb::module_& m) {
     nb::class_<Packed>(m, "Packed")
         .def(
             "__init__",
-            [](Packed* self, const std::string& format, I n_out, I n_in, A rows, I row_bytes) {
+            [](Packed* self, const std::string& type, I n_out, I n_in, A rows, I row_bytes, A scales, A zeros, I group) {
                 nb::gil_scoped_release release;
-                new (self) Packed(format, n_out, n_in, address<const uint8_t>(rows), row_bytes);
+                const Stored stored{address<const uint8_t>(rows), row_bytes, address<const float>(scales),
+                                    address<const uint8_t>(zeros), group};
+                new (self) Packed(type, n_out, n_in, stored);
             },
-            nb::arg("format"), nb::arg("n_out"), nb::arg("n_in"), nb::arg("rows"), nb::arg("row_bytes"))
+            nb::arg("type"), nb::arg("n_out"), nb::arg("n_in"), nb::arg("rows"), nb::arg("row_bytes"), nb::arg("scales") = 0,
+            nb::arg("zeros") = 0, nb::arg("group") = 0)
         .def_prop_ro("n_bytes", &Packed::n_bytes)
         .def_prop_ro("format", &Packed::format_name);
     bind_op<Linears, A, I, const std::vector<const Packed*>&, const std::vector<A>&, const std::vector<A>&, bool>(m, "Linears");

@@ -23,7 +23,14 @@ constexpr int BLOCK = 32;       // values of K in a block
 constexpr int MOST_ROWS = 256;  // rows of activations that one call of a panel kernel takes
 
 // In the order of FORMATS in linear_pack.cpp.
-enum Format : int { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F32, F16, BF16, N_FORMATS };
+enum Format : int {
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K,
+    // With one scale, and INT4 with one zero point, for as many values of a row as the name says.
+    INT4_128, INT4_64, INT4_32, INT8_128, INT8_32,
+    // Multiplied as floats: activations are not quantised.
+    F32, F16, BF16, FP8_128, FP8_32, NF4_64, NF4_32,
+    N_FORMATS
+};
 
 // Zero points of the packed integers, by which sums are corrected.
 enum Zero : int { ZERO_8, ZERO_16, ZERO_32, ZERO_128, N_ZEROS };

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.cpu.launch import empty, launch, native
+from kernels.cpu.launch import address, empty, launch, native
 from kernels.cpu.support import unsupported
-from kernels.ops import BLOCKS, DENSE, Impl, OpSpec, Weight
+from kernels.ops import DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,13 @@ def pack(weight: Weight) -> PackedWeight:
     """Reads the whole weight, on all threads."""
     data = weight.data if weight.data.stride(1) == 1 else weight.data.contiguous()
     row_bytes = data.stride(0) * data.element_size()
-    return PackedWeight(weight.qtype, weight.shape, native.Packed(weight.qtype, *weight.shape, data.data_ptr(), row_bytes))
+    apart: tuple[int, ...] = ()
+    if weight.qtype in SCALED:
+        scales, zeros = weight.scales.contiguous(), None if weight.zeros is None else weight.zeros.contiguous()
+        apart = address(scales), address(zeros), weight.group
+    return PackedWeight(
+        weight.qtype, weight.shape, native.Packed(weight.qtype, *weight.shape, data.data_ptr(), row_bytes, *apart)
+    )
 
 
 def quant_linears(
@@ -88,26 +94,27 @@ def quantized(x: Tensor) -> Tensor:
 
 
 def _unsupported(spec: OpSpec) -> str | None:
-    if spec.qtype is not None and spec.qtype not in DENSE and spec.qtype not in BLOCKS:
+    if spec.qtype not in (None, *QTYPES):
         return f"weights of type {spec.qtype}"
     return unsupported(spec)
 
 
 def _unsupported_fast(spec: OpSpec) -> str | None:
-    if spec.qtype in DENSE:
-        return "for quantised weights"
+    if spec.qtype in _FLOATS:
+        return f"multiplies integers, which {spec.qtype} does not have"
     if spec.exact:
         return "quantises activations"
     return _unsupported(spec)
 
 
 _PRODUCTS = (("quant_linear", quant_linear), ("quant_linears", quant_linears), ("gated_linear", gated_linear))
-_QUANTISED = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in BLOCKS)
-_DENSE = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in DENSE)
-_EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in (*DENSE, *BLOCKS))
+_FLOATS = (*DENSE, "FP8", "NF4")
+_QUICK = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in QTYPES if qtype not in _FLOATS)
+_PLAIN = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in _FLOATS)
+_EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in QTYPES)
 
 IMPLS = (
-    *(Impl(op, "cpp", fn, _unsupported_fast, _QUANTISED, pack, quantized) for op, fn in _PRODUCTS),
-    *(Impl(op, "cpp exact", partial(fn, exact=True), _unsupported, (*_DENSE, *_EXACT), pack) for op, fn in _PRODUCTS),
-    Impl("embedding", "cpp", embedding, _unsupported, (*_DENSE, *_QUANTISED), pack),
+    *(Impl(op, "cpp", fn, _unsupported_fast, _QUICK, pack, quantized) for op, fn in _PRODUCTS),
+    *(Impl(op, "cpp exact", partial(fn, exact=True), _unsupported, (*_PLAIN, *_EXACT), pack) for op, fn in _PRODUCTS),
+    Impl("embedding", "cpp", embedding, _unsupported, (*_PLAIN, *_QUICK), pack),
 )

@@ -16,6 +16,13 @@ struct Plain {
 struct Super {
     static constexpr int NB = 8;
 };
+// The head is each row's float32 scale for N values and, with Z, its zero point, a byte. N divides what is unpacked at once.
+template <int N, int B, bool Z = false>
+struct Scaled {
+    static constexpr int NB = N / BLOCK, BITS = B, HEAD = Z ? 80 : 64, META = 0, HIGH = 0;
+    static constexpr int ZERO = B == 8 && UNSIGNED_DOTS ? ZERO_128 : -1;
+    static constexpr bool MINS = Z, HALVES = false;
+};
 template <>
 struct Layout<Q4_0> : Plain {
     static constexpr int BITS = 4, META = 32, HIGH = 0, ZERO = ZERO_8;
@@ -58,6 +65,44 @@ struct Layout<Q6_K> : Super {
     static constexpr bool MINS = false, HALVES = true;
 };
 
+template <>
+struct Layout<INT4_128> : Scaled<128, 4, true> {};
+template <>
+struct Layout<INT4_64> : Scaled<64, 4, true> {};
+template <>
+struct Layout<INT4_32> : Scaled<32, 4, true> {};
+template <>
+struct Layout<INT8_128> : Scaled<128, 8> {};
+template <>
+struct Layout<INT8_32> : Scaled<32, 8> {};
+template <>
+struct Layout<FP8_128> : Scaled<128, 8> {};
+template <>
+struct Layout<FP8_32> : Scaled<32, 8> {};
+template <>
+struct Layout<NF4_64> : Scaled<64, 4> {};
+template <>
+struct Layout<NF4_32> : Scaled<32, 4> {};
+
+template <Format T>
+constexpr bool INT4 = T == INT4_128 || T == INT4_64 || T == INT4_32;
+template <Format T>
+constexpr bool FP8 = T == FP8_128 || T == FP8_32;
+template <Format T>
+constexpr bool NF4 = T == NF4_64 || T == NF4_32;
+template <Format T>
+constexpr bool SCALED = INT4<T> || FP8<T> || NF4<T> || T == INT8_128 || T == INT8_32;
+// Integers that are signed bytes.
+template <Format T>
+constexpr bool SIGNED = Layout<T>::BITS == 8;
+
+// Appendix E of the QLoRA paper, arXiv:2305.14314.
+alignas(64) constexpr float NF4_VALUES[16] = {
+    -1.0f,                -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
+    -0.09105003625154495f, 0.0f,                0.07958029955625534f, 0.16093020141124725f,  0.24611230194568634f,  0.33791524171829224f,
+    0.44070982933044434f, 0.5626170039176941f,  0.7229568362236023f,  1.0f,
+};
+
 template <Format T>
 constexpr int LOW = Layout<T>::BITS == 8 ? 512 : 256;
 template <Format T>
@@ -65,7 +110,7 @@ constexpr int BLOCK_BYTES = Layout<T>::META + Layout<T>::HIGH + LOW<T>;
 template <Format T>
 constexpr int SUPER_BYTES = Layout<T>::HEAD + Layout<T>::NB * BLOCK_BYTES<T>;
 
-// Values 4 G .. 4 G + 3 of all 16 rows: unsigned integers below 2^BITS, or signed bytes of Q8_0.
+// Values 4 G .. 4 G + 3 of all 16 rows: unsigned integers below 2^BITS, or signed bytes.
 template <Format T, int G>
 PW_INLINE W group(const uint8_t* block) {
     using L = Layout<T>;
@@ -88,12 +133,14 @@ struct Scales {
 };
 
 struct Head {
-    F d, dmin;
+    F d, dmin;  // of INT4 minus the zero point
 };
 
 template <Format T>
 PW_INLINE Head read_head(const uint8_t* super) {
-    if constexpr (Layout<T>::NB == 1) return {f_zero(), f_zero()};
+    if constexpr (INT4<T>) return {f_load((const float*)super), f_mul(f_all(-1.0f), f_u8(super + 64))};
+    else if constexpr (SCALED<T>) return {f_load((const float*)super), f_zero()};
+    else if constexpr (Layout<T>::NB == 1) return {f_zero(), f_zero()};
     else if constexpr (Layout<T>::MINS) return {f_half(super), f_half(super + 32)};
     else return {f_half(super), f_zero()};
 }
@@ -103,7 +150,10 @@ template <Format T>
 PW_INLINE Scales read_scales(const Head& head, const uint8_t* block) {
     using L = Layout<T>;
     Scales scales{f_zero(), f_zero(), f_zero()};
-    if constexpr (L::NB == 1) {
+    if constexpr (SCALED<T>) {
+        scales.first = head.d;
+        if constexpr (INT4<T>) scales.minimum = f_mul(head.d, head.dmin);
+    } else if constexpr (L::NB == 1) {
         scales.first = f_half(block);
         if constexpr (L::MINS) scales.minimum = f_half(block + 32);
     } else if constexpr (L::HALVES) {

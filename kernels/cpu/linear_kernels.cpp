@@ -1,4 +1,7 @@
 #include "linear.h"
+
+#include <utility>
+
 #include "linear_formats.h"
 
 namespace pagewell::PW_ISA {
@@ -81,7 +84,9 @@ struct Rows {
 
 template <Format T>
 constexpr unsigned zeros_of() {
-    return Layout<T>::ZERO < 0 ? 0u : 1u << (Layout<T>::ZERO < 0 ? 0 : Layout<T>::ZERO);
+    if constexpr (T >= F32) return 0;
+    else if constexpr (Layout<T>::ZERO < 0) return 0;
+    else return 1u << Layout<T>::ZERO;
 }
 
 template <Format T>
@@ -90,7 +95,7 @@ constexpr int ZERO_KIND = Layout<T>::ZERO < 0 ? 0 : Layout<T>::ZERO;
 template <Format T>
 PW_INLINE Dot add_to(Dot dot, W w, const int8_t* q) {
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-    if constexpr (T == Q8_0) return dot_add_signed(dot, w, q);
+    if constexpr (SIGNED<T>) return dot_add_signed(dot, w, q);
 #endif
     return dot_add(dot, w, q);
 }
@@ -124,7 +129,7 @@ PW_INLINE void add_groups_of_two(Dot (&dots)[M], Dot (&others)[M], const Get& ge
 template <Format T>
 PW_INLINE F to_float(Dot dot) {
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-    if constexpr (T == Q8_0) return dot_float_wide(dot);
+    if constexpr (SIGNED<T>) return dot_float_wide(dot);
 #endif
     return dot_float(dot);
 }
@@ -195,7 +200,7 @@ PW_INLINE void prefetch(const uint8_t* p) {
 
 template <Format T>
 PW_INLINE W dot_group_fix(W w) {
-    return T == Q8_0 && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
+    return SIGNED<T> && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
 }
 
 // acc [M, 16] += blocks begin .. end, straight from the packed panel.
@@ -319,8 +324,15 @@ void panel_product(const uint8_t* panel, const Quantized& x, int64_t first, int6
 
 constexpr int EXACT_CHUNK = 256;  // values of K in float32 at once: 16 KiB for a panel
 
-template <Format T, int G = 0>
-PW_INLINE void unpack_floats(const uint8_t* block, const Scales& scales, float* out) {
+template <Format T, int B>
+PW_INLINE F number(W w) {
+    if constexpr (NF4<T>) return w_look_up<B>(w, NF4_VALUES);
+    else return w_float<B>(w);
+}
+
+// use(k, values) for the values from k = 4 G on of a block, in their order.
+template <Format T, int G = 0, typename Use>
+PW_INLINE void each_of_block(const uint8_t* block, const Head& head, const Scales& scales, const Use& use) {
     using L = Layout<T>;
     if constexpr (G < 8) {
         const F scale = L::HALVES && G >= 4 ? scales.second : scales.first;
@@ -328,16 +340,45 @@ PW_INLINE void unpack_floats(const uint8_t* block, const Scales& scales, float* 
         if constexpr (T == Q4_0) w = w_sub(w, 8);
         if constexpr (T == Q5_0) w = w_sub(w, 16);
         if constexpr (T == Q6_K) w = w_sub(w, 32);
-        const auto put = [&](int i, F integers) {
-            F value = f_mul(integers, scale);
-            if constexpr (L::MINS) value = f_fma(f_all(1.0f), value, scales.minimum);
-            f_store(out + (4 * G + i) * PANEL, value);
+        const auto put = [&](int i, F numbers) {
+            if constexpr (INT4<T>) numbers = f_fma(f_all(1.0f), numbers, head.dmin);
+            F value = f_mul(numbers, scale);
+            if constexpr (L::MINS && !INT4<T>) value = f_fma(f_all(1.0f), value, scales.minimum);
+            use(4 * G + i, value);
         };
-        put(0, w_float<0>(w));
-        put(1, w_float<1>(w));
-        put(2, w_float<2>(w));
-        put(3, w_float<3>(w));
-        unpack_floats<T, G + 1>(block, scales, out);
+        put(0, number<T, 0>(w));
+        put(1, number<T, 1>(w));
+        put(2, number<T, 2>(w));
+        put(3, number<T, 3>(w));
+        each_of_block<T, G + 1>(block, head, scales, use);
+    }
+}
+
+// use(k, values of the 16 rows) for k = begin .. end along a panel, in that order.
+template <Format T, typename Use>
+PW_INLINE void each_float(const uint8_t* panel, int64_t begin, int64_t end, const Use& use) {
+    if constexpr (T == F16 || T == BF16) {
+        const uint8_t* p = panel + begin * PANEL * 2;
+        for (int64_t k = begin; k < end; ++k, p += PANEL * 2) {
+            prefetch(p);
+            use(k, T == F16 ? f_half(p) : f_bf16(p));
+        }
+    } else {
+        using L = Layout<T>;
+        const uint8_t* p = super_at<T>(panel, begin / BLOCK);
+        for (int64_t k = begin; k < end;) {
+            const Head head = read_head<T>(p);
+            p += L::HEAD;
+            for (int i = 0; i < L::NB; ++i, p += BLOCK_BYTES<T>, k += BLOCK) {
+                for (int line = 0; line < BLOCK_BYTES<T>; line += 64) prefetch(p + line);
+                if constexpr (FP8<T>) {
+                    const F scale = f_mul(head.d, f_all(FP8_UNIT));
+                    for (int j = 0; j < BLOCK; ++j) use(k + j, f_mul(f_fp8(p + j * PANEL), scale));
+                } else {
+                    each_of_block<T>(p, head, read_scales<T>(head, p), [&](int j, F values) { use(k + j, values); });
+                }
+            }
+        }
     }
 }
 
@@ -346,20 +387,8 @@ template <Format T>
 PW_INLINE const float* as_floats(const uint8_t* panel, int64_t begin, int64_t end, float* out) {
     if constexpr (T == F32) {
         return (const float*)panel + begin * PANEL;
-    } else if constexpr (T == F16 || T == BF16) {
-        const uint8_t* p = panel + begin * PANEL * 2;
-        for (int64_t k = 0; k < end - begin; ++k) f_store(out + k * PANEL, T == F16 ? f_half(p + k * 32) : f_bf16(p + k * 32));
-        return out;
     } else {
-        using L = Layout<T>;
-        const uint8_t* p = super_at<T>(panel, begin / BLOCK);
-        for (int64_t b = 0; b < (end - begin) / BLOCK; b += L::NB) {
-            const Head head = read_head<T>(p);
-            p += L::HEAD;
-            for (int i = 0; i < L::NB; ++i, p += BLOCK_BYTES<T>) {
-                unpack_floats<T>(p, read_scales<T>(head, p), out + (b + i) * BLOCK * PANEL);
-            }
-        }
+        each_float<T>(panel, begin, end, [&](int64_t k, F values) { f_store(out + (k - begin) * PANEL, values); });
         return out;
     }
 }
@@ -380,6 +409,14 @@ void tile_exact(const float* w, const float* x, int64_t x_stride, int64_t n, flo
 
 template <Format T>
 void panel_exact(const uint8_t* panel, const float* x, int64_t x_stride, int64_t k, int64_t n_rows, float* acc) {
+    if constexpr (T > F32) {
+        if (n_rows == 1) {  // a step of decoding: unpacking goes on while sums are waited for
+            F sum = f_zero();
+            each_float<T>(panel, 0, k, [&](int64_t i, F values) { sum = f_fma(values, f_all(x[i]), sum); });
+            f_store(acc, sum);
+            return;
+        }
+    }
     alignas(64) float buffer[T == F32 ? 1 : EXACT_CHUNK * PANEL];
     for (int64_t m = 0; m < n_rows; ++m) f_store(acc + m * PANEL, f_zero());
     for (int64_t begin = 0; begin < k; begin += EXACT_CHUNK) {
@@ -387,6 +424,8 @@ void panel_exact(const uint8_t* panel, const float* x, int64_t x_stride, int64_t
         const float* w = as_floats<T>(panel, begin, end, buffer);
         int64_t m = 0;
         for (; m + TILE <= n_rows; m += TILE) tile_exact<TILE>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
+        for (; m + 4 <= n_rows; m += 4) tile_exact<4>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
+        for (; m + 2 <= n_rows; m += 2) tile_exact<2>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
         for (; m < n_rows; ++m) tile_exact<1>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
     }
 }
@@ -432,20 +471,25 @@ void finish_gated(const float* gate, const float* up, const float* gate_bias, co
     });
 }
 
+template <Format T>
+constexpr auto panel_of() -> decltype(&panel_product<Q4_0>) {
+    if constexpr (T < F32) return panel_product<T>;
+    else return nullptr;
+}
+
+template <int... T>
+constexpr LinearKernels kernels_of(std::integer_sequence<int, T...>) {
+    return {quantize,
+            {zeros_of<Format(T)>()...},
+            {panel_of<Format(T)>()...},
+            {panel_exact<Format(T)>...},
+            finish,
+            finish_gated,
+            {panel_row<Format(T)>...}};
+}
+
 }  // namespace
 
-const LinearKernels linear = {
-    quantize,
-    {zeros_of<Q4_0>(), zeros_of<Q4_1>(), zeros_of<Q5_0>(), zeros_of<Q5_1>(), zeros_of<Q8_0>(), zeros_of<Q4_K>(), zeros_of<Q5_K>(),
-     zeros_of<Q6_K>(), 0, 0, 0},
-    {panel_product<Q4_0>, panel_product<Q4_1>, panel_product<Q5_0>, panel_product<Q5_1>, panel_product<Q8_0>, panel_product<Q4_K>,
-     panel_product<Q5_K>, panel_product<Q6_K>, nullptr, nullptr, nullptr},
-    {panel_exact<Q4_0>, panel_exact<Q4_1>, panel_exact<Q5_0>, panel_exact<Q5_1>, panel_exact<Q8_0>, panel_exact<Q4_K>, panel_exact<Q5_K>,
-     panel_exact<Q6_K>, panel_exact<F32>, panel_exact<F16>, panel_exact<BF16>},
-    finish,
-    finish_gated,
-    {panel_row<Q4_0>, panel_row<Q4_1>, panel_row<Q5_0>, panel_row<Q5_1>, panel_row<Q8_0>, panel_row<Q4_K>, panel_row<Q5_K>, panel_row<Q6_K>,
-     panel_row<F32>, panel_row<F16>, panel_row<BF16>},
-};
+const LinearKernels linear = kernels_of(std::make_integer_sequence<int, N_FORMATS>());
 
 }  // namespace pagewell::PW_ISA

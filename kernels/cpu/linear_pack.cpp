@@ -9,26 +9,53 @@
 namespace pagewell {
 namespace {
 
-// Offsets in a GGUF block as in ggml-common.h; -1 where a format has no such field.
 struct Source {
     const char* name;
-    int n_values, n_bytes;  // of a block of the file
+    int n_values, n_bytes;  // of a block of the file, or of values that share a scale in the panel
     int bits;
+    bool scaled = false;
 };
 
 constexpr Source FORMATS[N_FORMATS] = {
-    {"Q4_0", 32, 18, 4},  {"Q4_1", 32, 20, 4},   {"Q5_0", 32, 22, 5},   {"Q5_1", 32, 24, 5}, {"Q8_0", 32, 34, 8}, {"Q4_K", 256, 144, 4},
-    {"Q5_K", 256, 176, 5}, {"Q6_K", 256, 210, 6}, {"F32", 1, 4, 32},     {"F16", 1, 2, 16},   {"BF16", 1, 2, 16},
+    {"Q4_0", 32, 18, 4},
+    {"Q4_1", 32, 20, 4},
+    {"Q5_0", 32, 22, 5},
+    {"Q5_1", 32, 24, 5},
+    {"Q8_0", 32, 34, 8},
+    {"Q4_K", 256, 144, 4},
+    {"Q5_K", 256, 176, 5},
+    {"Q6_K", 256, 210, 6},
+    {"INT4", 128, 64, 4, true},
+    {"INT4", 64, 32, 4, true},
+    {"INT4", 32, 16, 4, true},
+    {"INT8", 128, 128, 8, true},
+    {"INT8", 32, 32, 8, true},
+    {"F32", 1, 4, 32},
+    {"F16", 1, 2, 16},
+    {"BF16", 1, 2, 16},
+    {"FP8", 128, 128, 8, true},
+    {"FP8", 32, 32, 8, true},
+    {"NF4", 64, 32, 4, true},
+    {"NF4", 32, 16, 4, true},
 };
 
 // Bytes of a panel for the values of one block of the file, that is of its 16 rows: linear_formats.h has their order.
-constexpr int PANEL_BYTES[N_FORMATS] = {288, 320, 352, 384, 544, 64 + 8 * 288, 64 + 8 * 352, 32 + 8 * 416, 64, 32, 32};
+constexpr int PANEL_BYTES[N_FORMATS] = {288,          320,          352,      384,          544,      64 + 8 * 288, 64 + 8 * 352,
+                                        32 + 8 * 416, 80 + 4 * 256, 80 + 512, 80 + 256,     64 + 2048, 64 + 512,     64,
+                                        32,           32,           64 + 2048, 64 + 512,    64 + 512, 64 + 256};
 
-Format format_of(const std::string& name) {
-    for (int i = 0; i < N_FORMATS; ++i) {
-        if (name == FORMATS[i].name) return Format(i);
+// The first that fits: scales of long groups are repeated as seldom as can be.
+Format format_of(const std::string& type, int64_t n_in, const Stored& rows) {
+    const Source* known = nullptr;
+    for (const Source& source : FORMATS) {
+        if (type != source.name) continue;
+        known = &source;
+        if ((source.scaled ? rows.group : n_in) % source.n_values == 0) return Format(&source - FORMATS);
     }
-    throw std::invalid_argument(name + " is not a format of packed weights.");
+    if (known == nullptr) throw std::invalid_argument(type + " is not a type of packed weights.");
+    const char* what = known->scaled ? "A group of " : "A row of ";
+    throw std::invalid_argument(what + type + " has whole blocks of " + std::to_string(known->n_values) + " values, not " +
+                                std::to_string(known->scaled ? rows.group : n_in) + ".");
 }
 
 uint32_t word(const uint8_t* p) {
@@ -137,14 +164,54 @@ void put_q6_k(const uint8_t* block, int row, uint8_t* out) {
     }
 }
 
+// Values whose scales lie apart, past the head in which these go.
+template <Format T>
+void put_scaled(const uint8_t* values, int row, uint8_t* out) {
+    constexpr int HEAD = T < F32 && FORMATS[T].bits == 4 ? 80 : 64;
+    out += HEAD;
+    for (int i = 0; i < FORMATS[T].n_values / BLOCK; ++i) {
+        uint32_t q[8];
+        if constexpr (FORMATS[T].bits == 8) {
+            for (int g = 0; g < 8; ++g) q[g] = word(values + 4 * g);
+            put_values<8>(q, row, nullptr, out);
+            values += 32;
+            out += 512;
+        } else {
+            for (int g = 0; g < 8; ++g) {
+                const uint32_t two = values[2 * g] | uint32_t(values[2 * g + 1]) << 16;
+                q[g] = (two & 0x000f000f) | (two & 0x00f000f0) << 4;
+            }
+            put_values<4>(q, row, nullptr, out);
+            values += 16;
+            out += 256;
+        }
+    }
+}
+
+// In the order of K, as floats are: they are not multiplied four at a time.
+template <Format T>
+void put_fp8(const uint8_t* values, int row, uint8_t* out) {
+    for (int i = 0; i < FORMATS[T].n_values; ++i) out[64 + PANEL * i + row] = values[i];
+}
+
+// The scale, and of INT4 the zero point, of one row in the head before its values.
+void put_head(const Stored& rows, int64_t at, bool with_zero, int row, uint8_t* out) {
+    std::memcpy(out + 4 * row, rows.scales + at, 4);
+    if (with_zero) out[64 + row] = rows.zeros ? rows.zeros[at] : 8;
+}
+
 template <int SIZE>
 void put_float(const uint8_t* value, int row, uint8_t* out) {
     std::memcpy(out + SIZE * row, value, SIZE);
 }
 
 using Put = void (*)(const uint8_t* block, int row, uint8_t* out);
-constexpr Put PUT[N_FORMATS] = {put_plain<Q4_0>, put_plain<Q4_1>, put_plain<Q5_0>, put_plain<Q5_1>, put_plain<Q8_0>, put_k<Q4_K>,
-                                put_k<Q5_K>,     put_q6_k,        put_float<4>,    put_float<2>,    put_float<2>};
+constexpr Put PUT[N_FORMATS] = {
+    put_plain<Q4_0>,       put_plain<Q4_1>,      put_plain<Q5_0>,      put_plain<Q5_1>,      put_plain<Q8_0>,
+    put_k<Q4_K>,           put_k<Q5_K>,          put_q6_k,             put_scaled<INT4_128>, put_scaled<INT4_64>,
+    put_scaled<INT4_32>,   put_scaled<INT8_128>, put_scaled<INT8_32>,  put_float<4>,         put_float<2>,
+    put_float<2>,          put_fp8<FP8_128>,     put_fp8<FP8_32>,      put_scaled<NF4_64>,   put_scaled<NF4_32>,
+};
 
 }  // namespace
 
@@ -152,25 +219,33 @@ const char* Packed::format_name() const {
     return FORMATS[format_].name;
 }
 
-Packed::Packed(const std::string& format, int64_t n_out, int64_t n_in, const uint8_t* rows, int64_t row_bytes)
-    : format_(format_of(format)), n_out_(n_out), n_in_(n_in) {
+Packed::Packed(const std::string& type, int64_t n_out, int64_t n_in, const Stored& rows)
+    : format_(format_of(type, n_in, rows)), n_out_(n_out), n_in_(n_in) {
     const Source& source = FORMATS[format_];
-    if (n_out < 1 || n_in < 1 || n_in % source.n_values) {
-        throw std::invalid_argument("A row of " + format + " has whole blocks of " + std::to_string(source.n_values) + " values, not " +
-                                    std::to_string(n_in) + ".");
+    if (n_out < 1 || n_in < 1) throw std::invalid_argument("A weight has at least one row of one block.");
+    if (source.scaled && (rows.scales == nullptr || rows.group < 1 || n_in % rows.group)) {
+        throw std::invalid_argument(type + " needs scales for whole groups, which divide a row.");
     }
     const int64_t n_blocks = n_in / source.n_values;
     const int64_t block_bytes = PANEL_BYTES[format_];
     panel_bytes_ = n_blocks * block_bytes;
     data_ = weight_memory(size_t(n_bytes()));
     const Put put = PUT[format_];
+    const bool with_zeros = type == "INT4";
     pool().run(n_panels(), [&](int64_t i) {
         uint8_t* out = data_.get() + i * panel_bytes_;
         const int n_rows = int(n_out - i * PANEL < PANEL ? n_out - i * PANEL : PANEL);
         if (n_rows < PANEL) std::memset(out, 0, size_t(panel_bytes_));
         for (int row = 0; row < n_rows; ++row) {
-            const uint8_t* in = rows + (i * PANEL + row) * row_bytes;
-            for (int64_t b = 0; b < n_blocks; ++b) put(in + b * source.n_bytes, row, out + b * block_bytes);
+            const int64_t at = i * PANEL + row;
+            const uint8_t* in = rows.data + at * rows.row_bytes;
+            for (int64_t b = 0; b < n_blocks; ++b) {
+                put(in + b * source.n_bytes, row, out + b * block_bytes);
+                if (source.scaled) {
+                    const int64_t group = at * (n_in / rows.group) + b * source.n_values / rows.group;
+                    put_head(rows, group, with_zeros, row, out + b * block_bytes);
+                }
+            }
         }
     });
 }

@@ -9,11 +9,20 @@
 
 namespace pagewell {
 
+// A weight's memory: rows of GGUF blocks (layouts: block_* in ggml-common.h), of floats, or of numbers whose scales lie apart
+// (SCALED of kernels/ops.py).
+struct Stored {
+    const uint8_t* data;
+    int64_t row_bytes;               // from a row to the next
+    const float* scales = nullptr;   // [n_out, n_in / group], of the types in SCALED
+    const uint8_t* zeros = nullptr;  // the same of INT4; null: all are 8
+    int64_t group = 0;
+};
+
 class Packed {
   public:
-    // From rows of GGUF blocks (layouts: block_* in ggml-common.h) or of floats, row_bytes apart. Unknown formats and rows that are no whole blocks
-    // throw std::invalid_argument.
-    Packed(const std::string& format, int64_t n_out, int64_t n_in, const uint8_t* rows, int64_t row_bytes);
+    // Unknown types, and rows that are no whole blocks or groups, throw std::invalid_argument.
+    Packed(const std::string& type, int64_t n_out, int64_t n_in, const Stored& rows);
 
     Format format() const { return format_; }
     const char* format_name() const;

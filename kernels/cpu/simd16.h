@@ -26,6 +26,11 @@ PW_INLINE PairSums sums_of_halves(__m256i bytes) {
 
 #endif
 
+// The bits of an E4M3 number, with its sign extended and shifted left by 7, are those of a float16 that is 2^-8 of it, once the second
+// bit is cleared. Float16 holds all of them, the smallest ones too; NaN becomes 480.
+constexpr int16_t FP8_KEPT = int16_t(0xbfff);
+constexpr float FP8_UNIT = 256.0f;
+
 #if defined(__AVX512F__)
 
 struct F {
@@ -60,6 +65,16 @@ PW_INLINE W w_sub(W a, int x) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(ch
 template <int B>
 PW_INLINE F w_float(W a) {  // byte B of each row, signed
     return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(a.v, 24 - 8 * B), 24))};
+}
+// table[byte B of each row], bytes below 16; table has 64 aligned bytes
+template <int B>
+PW_INLINE F w_look_up(W a, const float* table) {
+    return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, 8 * B), _mm512_load_ps(table))};
+}
+// Sixteen numbers of FP8_UNIT each
+PW_INLINE F f_fp8(const uint8_t* p) {
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+    return {_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(FP8_KEPT)))};
 }
 
 constexpr bool UNSIGNED_DOTS = true;  // weights are unsigned bytes
@@ -144,6 +159,21 @@ template <int B>
 PW_INLINE F w_float(W x) {
     return {_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.a, 24 - 8 * B), 24)),
             _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x.b, 24 - 8 * B), 24))};
+}
+template <int B>
+PW_INLINE F w_look_up(W x, const float* table) {
+    const __m256 low = _mm256_load_ps(table), high = _mm256_load_ps(table + 8);
+    const auto eight = [&](__m256i w) {
+        const __m256i i = _mm256_srli_epi32(w, 8 * B);
+        const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(i, 28));  // bit 3 as the sign
+        return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, i), _mm256_permutevar8x32_ps(high, i), upper);
+    };
+    return {eight(x.a), eight(x.b)};
+}
+PW_INLINE F f_fp8(const uint8_t* p) {
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+    const __m256i halves = _mm256_and_si256(wide, _mm256_set1_epi16(FP8_KEPT));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
 PW_INLINE __m256i four(const int8_t* x) {
     int32_t word;
@@ -284,6 +314,25 @@ PW_INLINE F w_float(W x) {
         if constexpr (B == 3) return vcvtq_f32_s32(vshrq_n_s32(words, 24));
         else return vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(words, 24 - 8 * B), 24));
     });
+}
+template <int B>
+PW_INLINE F w_look_up(W x, const float* table) {
+    uint8x16x4_t bytes;
+    for (int i = 0; i < 4; ++i) bytes.val[i] = vreinterpretq_u8_f32(vld1q_f32(table + 4 * i));
+    return f_each([&](int i) {
+        const uint32x4_t first = vandq_u32(vshrq_n_u32(vshlq_n_u32(vreinterpretq_u32_u8(x.v[i]), 24 - 8 * B), 22), vdupq_n_u32(60));
+        const uint32x4_t places = vmlaq_u32(vdupq_n_u32(0x03020100), first, vdupq_n_u32(0x01010101));
+        return vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(places)));
+    });
+}
+PW_INLINE F f_fp8(const uint8_t* p) {
+    const int8x16_t bytes = vld1q_s8((const int8_t*)p);
+    const auto eight = [](int8x8_t half) {
+        return vreinterpretq_f16_s16(vandq_s16(vshlq_n_s16(vmovl_s8(half), 7), vdupq_n_s16(FP8_KEPT)));
+    };
+    const float16x8_t low = eight(vget_low_s8(bytes)), high = eight(vget_high_s8(bytes));
+    return {{vcvt_f32_f16(vget_low_f16(low)), vcvt_f32_f16(vget_high_f16(low)), vcvt_f32_f16(vget_low_f16(high)),
+             vcvt_f32_f16(vget_high_f16(high))}};
 }
 
 constexpr bool UNSIGNED_DOTS = false;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.ops import BLOCKS, DENSE, Impl, OpSpec
+from kernels.ops import QTYPES, Impl, OpSpec
 from kernels.reference.activation import gelu_tanh_mul, silu_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
@@ -21,13 +21,13 @@ def _supports(spec: OpSpec) -> str | None:
         return f"activations of {spec.dtype}"
     if spec.kv_dtype not in (None, *_FLOATS):
         return f"KV cache of {spec.kv_dtype}"
-    if spec.qtype is not None and spec.qtype not in DENSE and spec.qtype not in BLOCKS:
+    if spec.qtype not in (None, *QTYPES):
         return f"weights of type {spec.qtype}"
     return None
 
 
 _PLAIN = tuple(OpSpec(dtype=dtype) for dtype in _FLOATS)
-_MATRICES = tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtype in (*DENSE, *BLOCKS))
+_MATRICES = tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtype in QTYPES)
 _CACHES = tuple(OpSpec(dtype=dtype, kv_dtype=kv, head_size=64) for dtype, kv in ((_FLOATS[0], kv) for kv in _FLOATS))
 _ATTENTION = (
     *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in _FLOATS for head in (64, 80, 128, 256)),

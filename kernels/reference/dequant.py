@@ -1,4 +1,4 @@
-"""GGUF block formats to float32, in the order of operations of llama.cpp's dequantize_row_* (ggml-quants.c).
+"""Weights to float32; GGUF block formats in the order of operations of llama.cpp's dequantize_row_* (ggml-quants.c).
 
 A block holds its scales and its packed integers; the layouts are the block_* structs of ggml-common.h, little-endian.
 Integers are unpacked eight at a time, as bytes of an int64, which is several times faster in torch than byte by byte.
@@ -12,11 +12,31 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kernels.ops import BLOCKS
+from kernels.ops import BLOCKS, DENSE, NF4_VALUES, Weight
 
 _LOW_NIBBLES = 0x0F0F0F0F0F0F0F0F
 _LOWEST_BITS = 0x0101010101010101
 _LOW_PAIRS = 0x0303030303030303
+
+
+def dense(weight: Weight, out: Tensor | None = None) -> Tensor:
+    """The values of any weight, float32 [out, in], in `out` if given (contiguous)."""
+    if weight.qtype in BLOCKS:
+        return dequantize(weight.qtype, weight.data, out)
+    if out is None:
+        out = torch.empty(weight.shape, device=weight.data.device)
+    if weight.qtype in DENSE:
+        return out.copy_(weight.data)
+    if weight.qtype in ("INT4", "NF4"):
+        nibbles = torch.stack((weight.data & 15, weight.data >> 4), -1).flatten(1)
+        out.copy_(torch.tensor(NF4_VALUES, device=out.device)[nibbles.int()] if weight.qtype == "NF4" else nibbles)
+    else:
+        out.copy_(weight.data)
+    groups = out.view(*weight.scales.shape, weight.group)
+    if weight.qtype == "INT4":
+        groups.sub_(8.0 if weight.zeros is None else weight.zeros.unsqueeze(-1))
+    groups.mul_(weight.scales.unsqueeze(-1))
+    return out
 
 
 def dequantize(qtype: str, data: Tensor, out: Tensor | None = None) -> Tensor:

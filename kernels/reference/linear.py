@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.ops import BLOCKS, Weight
+from kernels.ops import Weight
 from kernels.reference.activation import gelu_tanh_mul, silu_mul
-from kernels.reference.dequant import dequantize
+from kernels.reference.dequant import dense
 
 _TILE_VALUES = 1 << 18
 """Values dequantised at once: 1 MiB of float32 stays in a core's cache until it is multiplied; smaller tiles only add calls."""
@@ -25,8 +25,8 @@ def quant_linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tenso
         n_rows = max(1, _TILE_VALUES // n_in)
         buffer = wide.new_empty(min(n_rows, n_out), n_in)
         for start in range(0, n_out, n_rows):
-            rows = weight.data[start : start + n_rows]
-            y[:, start : start + n_rows] = wide @ _dense(weight.qtype, rows, buffer[: len(rows)]).T
+            part = slice(start, min(start + n_rows, n_out))
+            y[:, part] = wide @ dense(weight.map(lambda tensor, part=part: tensor[part]), buffer[: part.stop - start]).T
     return (y if bias is None else y.add_(bias.float())).to(x.dtype)
 
 
@@ -40,10 +40,5 @@ def gated_linear(x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | Non
 
 
 def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
-    rows = weight.data[ids]
-    values = _dense(weight.qtype, rows, rows.new_empty(len(ids), weight.shape[1], dtype=torch.float32)).to(dtype)
+    values = dense(weight.map(lambda tensor: tensor[ids])).to(dtype)
     return values if scale == 1.0 else values * scale
-
-
-def _dense(qtype: str, rows: Tensor, out: Tensor) -> Tensor:
-    return dequantize(qtype, rows, out) if qtype in BLOCKS else out.copy_(rows)

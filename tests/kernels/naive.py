@@ -14,16 +14,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.ops import DENSE, Weight
+from kernels.ops import DENSE, NF4_VALUES, SCALED, Weight
 from tests.kernels import naive_sample
 
 
 def dense(weight: Weight) -> Tensor:
-    """The weight's values, float64 [out, in], as the gguf package dequantises them."""
+    """The weight's values, float64 [out, in], as the gguf package dequantises them, or by the formulas of SCALED."""
     if weight.qtype in DENSE:
         return weight.data.double()
+    if weight.qtype in SCALED:
+        return torch.from_numpy(_scaled(weight)).double()
     kind = gguf.GGMLQuantizationType[weight.qtype]
     return torch.from_numpy(gguf.quants.dequantize(weight.data.numpy(), kind)).double()
+
+
+def _scaled(weight: Weight) -> np.ndarray:
+    """float32 [out, in], rounded once, each column from the bytes that it depends on."""
+    column = np.arange(weight.shape[1])
+    data = weight.data.view(torch.uint8).numpy()
+    nibbles = data[:, column // 2] >> 4 * (column % 2) & 15 if SCALED[weight.qtype][1] == 2 else None
+    group = column // (weight.shape[1] // weight.scales.shape[1])
+    if weight.qtype == "INT4":
+        numbers = nibbles.astype(np.float32) - (8 if weight.zeros is None else weight.zeros.numpy()[:, group].astype(np.float32))
+    elif weight.qtype == "INT8":
+        numbers = data.view(np.int8).astype(np.float32)
+    elif weight.qtype == "FP8":
+        exponent, mantissa = data >> 3 & 15, data.astype(np.float64) % 8
+        size = np.where(exponent > 0, np.ldexp(8 + mantissa, exponent.astype(int) - 10), np.ldexp(mantissa, -9))
+        numbers = np.where(data > 127, -size, size).astype(np.float32)
+    else:
+        numbers = np.array(NF4_VALUES, np.float32)[nibbles]
+    return numbers * weight.scales.numpy()[:, group]
 
 
 def quant_linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from engine.weights.gguf import GGUFFile
-from kernels.ops import BLOCKS
-from kernels.reference.dequant import dequantize
+from kernels.conformance import random_weight
+from kernels.ops import BLOCKS, DENSE, NF4_VALUES, SCALED, Weight
+from kernels.reference.dequant import dense, dequantize
 from tests import models
+from tests.kernels import naive
 
 
 def _assert_same_bits(qtype: str, raw: np.ndarray) -> None:
@@ -65,6 +67,37 @@ def test_wrong_arguments_are_refused() -> None:
         dequantize("Q4_1", rows.float())
     with pytest.raises(ValueError, match="out"):
         dequantize("Q4_1", rows, torch.empty(2, 32))
+
+
+@pytest.mark.parametrize("qtype", SCALED)
+@pytest.mark.parametrize("group", [32, 64, 96, 192, 576])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_values_with_scales_of_their_own_have_the_same_bits(qtype: str, group: int, zeros: bool) -> None:
+    weight = random_weight(qtype, 9, 576, torch.Generator().manual_seed(group), group, zeros=zeros)
+    assert torch.equal(dense(weight).double(), naive.dense(weight))
+
+
+def test_values_written_out_by_hand() -> None:
+    halves = torch.tensor([[0x80, 0x3F] + [0x88] * 14 + [0x21] * 16], dtype=torch.uint8)
+    scales = torch.tensor([[2.0, -0.5]])
+    int4 = dense(Weight("INT4", (1, 64), halves, scales))
+    assert int4[0, :5].tolist() == [-16, 0, 14, -10, 0] and int4[0, 32:34].tolist() == [3.5, 3]
+    int4 = dense(Weight("INT4", (1, 64), halves, scales, torch.tensor([[0, 16]], dtype=torch.uint8)))
+    assert int4[0, :5].tolist() == [0, 16, 30, 6, 16] and int4[0, 32:34].tolist() == [7.5, 7]
+    nf4 = dense(Weight("NF4", (1, 64), halves, scales))
+    assert nf4[0, 2:4].tolist() == [2 * NF4_VALUES[15], 2 * NF4_VALUES[3]] and nf4[0, 32] == -0.5 * NF4_VALUES[1]
+    bits = torch.tensor([0x00, 0x01, 0x07, 0x08, 0x38, 0x7E, 0x81, 0xFE] * 4, dtype=torch.uint8)[None]
+    fp8 = dense(Weight("FP8", (1, 32), bits.view(torch.float8_e4m3fn), torch.tensor([[2.0]])))
+    assert fp8[0, :8].tolist() == [0, 2**-8, 7 * 2**-8, 2**-5, 2, 896, -(2**-8), -896]
+    int8 = dense(Weight("INT8", (1, 32), torch.arange(-128, 128, 8, dtype=torch.int8)[None], torch.tensor([[0.5]])))
+    assert int8[0].tolist() == list(range(-64, 64, 4))
+
+
+@pytest.mark.parametrize("qtype", [*DENSE, *BLOCKS, *SCALED])
+def test_any_weight_goes_into_a_given_buffer(qtype: str) -> None:
+    weight, out = random_weight(qtype, 3, 512, torch.Generator().manual_seed(1)), torch.full((3, 512), torch.nan)
+    assert dense(weight, out) is out
+    assert torch.equal(out.double(), naive.dense(weight))
 
 
 def _check_real_file(path: Path) -> None:

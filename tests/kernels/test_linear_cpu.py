@@ -10,7 +10,9 @@ from torch import Tensor
 
 from kernels.conformance import random_weight
 from kernels.cpu.launch import missing, native
-from kernels.ops import BLOCKS, DENSE, Weight
+from kernels.cpu.linear import embedding, pack
+from kernels.ops import BLOCKS, DENSE, SCALED, Weight
+from kernels.reference.dequant import dense
 
 pytestmark = pytest.mark.skipif(missing is not None, reason=f"no native operators: {missing}")
 
@@ -34,16 +36,18 @@ def _product(x: Tensor, packed: object, n_out: int, exact: bool) -> Tensor:
 
 
 def _packed(weight: Weight) -> object:
-    data = weight.data
-    return native.Packed(weight.qtype, *weight.shape, data.data_ptr(), data.stride(0) * data.element_size())
+    return pack(weight).native
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("qtype", [*BLOCKS, *DENSE])
-def test_a_row_alone_and_in_any_batch_is_the_same_bits(qtype: str, exact: bool) -> None:
+@pytest.mark.parametrize(
+    ("qtype", "group"),
+    [*((qtype, None) for qtype in (*BLOCKS, *DENSE)), *((qtype, group) for qtype in SCALED for group in (32, 64, 96, 128, N_IN))],
+)
+def test_a_row_alone_and_in_any_batch_is_the_same_bits(qtype: str, group: int | None, exact: bool) -> None:
     """On every level, with one thread and several: the integers are exact, and the order of the roundings is fixed."""
     g = torch.Generator().manual_seed(1)
-    weight = random_weight(qtype, 41, N_IN, g)
+    weight = random_weight(qtype, 41, N_IN, g, group)
     packed = _packed(weight)
     x = torch.randn(max(ROWS), N_IN, generator=g) * torch.logspace(-3, 3, max(ROWS))[:, None]
     wanted = None
@@ -89,12 +93,48 @@ def test_a_weight_of_any_height_is_packed_whole() -> None:
 
 @pytest.mark.parametrize(
     ("qtype", "n_in", "message"),
-    [("Q4_K", 128, "whole blocks of 256"), ("Q9_9", 256, "not a format"), ("Q8_0", 33, "whole blocks of 32")],
+    [("Q4_K", 128, "whole blocks of 256"), ("Q9_9", 256, "not a type"), ("Q8_0", 33, "whole blocks of 32")],
 )
 def test_what_cannot_be_packed_is_refused_by_name(qtype: str, n_in: int, message: str) -> None:
     data = torch.zeros(4096, dtype=torch.uint8)
     with pytest.raises(ValueError, match=message):
         native.Packed(qtype, 4, n_in, data.data_ptr(), 512)
+
+
+@pytest.mark.parametrize(
+    ("scales", "group", "message"),
+    [(True, 48, "INT4 has whole blocks of 32"), (True, 160, "INT4 needs"), (True, 0, "INT4 needs"), (False, 64, "INT4 needs")],
+)
+def test_groups_that_cannot_be_packed_are_refused(scales: bool, group: int, message: str) -> None:
+    data, ones = torch.zeros(4, 128, dtype=torch.uint8), torch.ones(4, 8)
+    with pytest.raises(ValueError, match=message):
+        native.Packed("INT4", 4, 256, data.data_ptr(), 128, ones.data_ptr() if scales else 0, 0, group)
+
+
+@pytest.mark.parametrize("level", native.levels() if native else [])
+@pytest.mark.parametrize("qtype", SCALED)
+@pytest.mark.parametrize(("n_in", "group"), [(640, 128), (320, 64), (480, 96), (480, 480)])
+def test_rows_with_scales_of_their_own_are_dequantised_to_the_bit(level: str, qtype: str, n_in: int, group: int) -> None:
+    native.set_level(level)
+    weight = random_weight(qtype, 19, n_in, torch.Generator().manual_seed(5), group)
+    assert torch.equal(embedding(torch.arange(19), pack(weight), torch.float32), dense(weight))
+
+
+@pytest.mark.parametrize("level", native.levels() if native else [])
+def test_every_number_of_fp8_is_exact(level: str) -> None:
+    native.set_level(level)
+    bits = torch.arange(256, dtype=torch.uint8)[None]
+    bits[bits & 127 == 127] = 0
+    weight = Weight("FP8", (1, 256), bits.view(torch.float8_e4m3fn), torch.ones(1, 1))
+    assert torch.equal(embedding(torch.tensor([0]), pack(weight), torch.float32), dense(weight))
+
+
+@pytest.mark.parametrize("qtype", SCALED)
+def test_a_part_of_a_wider_weight_is_packed(qtype: str) -> None:
+    weight = random_weight(qtype, 20, 512, torch.Generator().manual_seed(6), 64)
+    parts = [None if x is None else x[3:, : x.shape[1] // 2] for x in (weight.data, weight.scales, weight.zeros)]
+    half = Weight(qtype, (17, 256), *parts)
+    assert torch.equal(embedding(torch.arange(17), pack(half), torch.float32), dense(weight)[3:, :256])
 
 
 def test_memory_of_weights_is_shared_and_given_back() -> None:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from kernels import reference
 from kernels.conformance import BATCHES, attention_arguments, random_weight
-from kernels.ops import BLOCKS, DENSE, OpSpec
+from kernels.ops import QTYPES, OpSpec
 from kernels.reference import attention, linear
 from tests.kernels import naive
 
@@ -33,7 +33,7 @@ def test_attention_in_tiles_of_query_rows_equals_attention_at_once(window: bool,
     torch.testing.assert_close(reference.paged_attention(*args), at_once, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("qtype", [*DENSE, *BLOCKS])
+@pytest.mark.parametrize("qtype", QTYPES)
 def test_linear_in_tiles_that_do_not_divide_the_rows_evenly(qtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_TILE_VALUES", 1000)
     g = torch.Generator().manual_seed(6)
@@ -42,7 +42,7 @@ def test_linear_in_tiles_that_do_not_divide_the_rows_evenly(qtype: str, monkeypa
     torch.testing.assert_close(reference.quant_linear(x, weight, bias), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("qtype", [*DENSE, *BLOCKS])
+@pytest.mark.parametrize("qtype", QTYPES)
 def test_embedding_gives_the_dequantised_rows_bit_for_bit(qtype: str) -> None:
     weight = random_weight(qtype, 19, 512, torch.Generator().manual_seed(7))
     ids = torch.tensor([18, 0, 5, 5])

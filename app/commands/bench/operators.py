@@ -41,11 +41,11 @@ def ops(
     from app.machine import this_machine
     from engine.runner import threads as computing
     from kernels.cpu.launch import missing
-    from kernels.ops import BLOCKS, DENSE, OPERATORS
+    from kernels.ops import OPERATORS, QTYPES
 
     if name != "all" and name not in PRESETS:
         raise ConfigError(f"There are no shapes {name}.", f"There are {', '.join(PRESETS)}.")
-    for given, known in ((ops, {*OPERATORS, "sample"}), (qtypes, {*DENSE, *BLOCKS, "all"})):
+    for given, known in ((ops, {*OPERATORS, "sample"}), (qtypes, {*QTYPES, "all"})):
         if unknown := sorted({*given} - known):
             raise ConfigError(f"{unknown[0]} is not known.", f"There are {', '.join(sorted(known))}.")
     threads = threads or this_machine().n_cores
@@ -57,7 +57,7 @@ def ops(
     for shapes in PRESETS.values() if name == "all" else (PRESETS[name],):
         found = None if missing else limits.measure((threads,), 3, sizes=(shapes.weight_bytes // 1024 * 1024,))
         measured[shapes.name] = found.result() if found else None
-        types = (*DENSE, *BLOCKS) if "all" in qtypes else qtypes or shapes.qtypes
+        types = QTYPES if "all" in qtypes else qtypes or shapes.qtypes
         for case in operators.cases(shapes, rows, types):
             if not ops or case.op in ops:
                 for timing in operators.measure(case, found, threads, sources):

@@ -93,6 +93,50 @@ const Plain FORMATS[] = {
 
 constexpr int64_t N_OUT = 19, N_IN = 768;  // a panel and a part of one; K is no whole number of chunks
 
+// A format whose scales lie apart, in groups that it is packed in or repeats.
+struct Scaled {
+    const char* type;
+    Format format;
+    int64_t group;
+    bool zeros;
+    double (*value)(const uint8_t* row, int64_t i, int zero);
+};
+
+int half_byte(const uint8_t* row, int64_t i) {
+    return i % 2 ? row[i / 2] >> 4 : row[i / 2] & 15;
+}
+
+double int4(const uint8_t* row, int64_t i, int zero) {
+    return half_byte(row, i) - zero;
+}
+
+double int8(const uint8_t* row, int64_t i, int) {
+    return int8_t(row[i]);
+}
+
+// E4M3: numbers below 2^-6 have no hidden bit.
+double fp8(const uint8_t* row, int64_t i, int) {
+    const int exponent = row[i] >> 3 & 15, mantissa = row[i] & 7;
+    const double size = exponent ? std::ldexp(8.0 + mantissa, exponent - 10) : std::ldexp(double(mantissa), -9);
+    return row[i] >> 7 ? -size : size;
+}
+
+// The quantiles of a normal distribution as bitsandbytes has them, to six digits.
+double nf4(const uint8_t* row, int64_t i, int) {
+    constexpr double VALUES[16] = {-1.0,     -0.696193, -0.525073, -0.394917, -0.284441, -0.184773, -0.0910500, 0.0,
+                                   0.0795803, 0.160930, 0.246112,  0.337915,  0.440710,  0.562617,  0.722957,   1.0};
+    return VALUES[half_byte(row, i)];
+}
+
+const Scaled SCALED[] = {
+    {"INT4", INT4_128, 128, true, int4}, {"INT4", INT4_128, 768, false, int4}, {"INT4", INT4_64, 64, true, int4},
+    {"INT4", INT4_64, 192, false, int4}, {"INT4", INT4_32, 32, true, int4},    {"INT4", INT4_32, 96, true, int4},
+    {"INT8", INT8_128, 128, false, int8}, {"INT8", INT8_128, 768, false, int8}, {"INT8", INT8_32, 64, false, int8},
+    {"INT8", INT8_32, 32, false, int8},  {"FP8", FP8_128, 128, false, fp8},    {"FP8", FP8_128, 768, false, fp8},
+    {"FP8", FP8_32, 64, false, fp8},     {"NF4", NF4_64, 64, false, nf4},      {"NF4", NF4_64, 768, false, nf4},
+    {"NF4", NF4_32, 96, false, nf4},
+};
+
 std::vector<uint8_t> random_blocks(const Plain& plain) {
     std::minstd_rand random(7);
     std::vector<uint8_t> blocks(size_t(N_OUT * N_IN / plain.n_values * plain.n_bytes));
@@ -131,6 +175,43 @@ struct Activations {
     size_t at(int64_t row, int64_t i) const { return size_t(quantized.at(row) + i / BLOCK * quantized.group); }
 };
 
+// Rows and products of a packed weight against its values [N_OUT, N_IN].
+void compare(Check& check, const std::string& name, const Packed& packed, const Values& weight) {
+    const Format format = packed.format();
+    for (int64_t row = 0; row < N_OUT; ++row) {
+        check.about(name + ", row " + std::to_string(row));
+        Values out(N_IN);
+        linear_kernels().row[format](packed.panel(row / PANEL), int(row % PANEL), N_IN, 1.0f, out.data());
+        const std::vector<double> wanted(weight.data() + row * N_IN, weight.data() + (row + 1) * N_IN);
+        check.close("row", out.data(), wanted.data(), N_IN, 1e-6);
+        check.that(out.kept(), "nothing is written past the end");
+    }
+    // Sums of 768 terms up to 100 cancel; float32 leaves a thousandth of one.
+    for (const int64_t n_rows : {1, 2, 3, 4, 7, 8, 9, 16, 21, 40}) {
+        check.about(name + ", " + std::to_string(n_rows) + " rows");
+        const auto x = Values::random(n_rows * N_IN, 2, uint32_t(n_rows));
+        const Activations activations(x, n_rows);
+        for (int64_t panel = 0; panel < packed.n_panels(); ++panel) {
+            alignas(64) float fast[MOST_ROWS * PANEL], exact[MOST_ROWS * PANEL];
+            const auto product = linear_kernels().panel[format];
+            check.that((product == nullptr) == packed.is_float(), "integers are multiplied as such");
+            if (product) product(packed.panel(panel), activations.quantized, 0, n_rows, fast);
+            linear_kernels().panel_exact[format](packed.panel(panel), x.data(), N_IN, N_IN, n_rows, exact);
+            for (int64_t m = 0; m < n_rows; ++m) {
+                for (int64_t row = panel * PANEL; row < std::min(N_OUT, (panel + 1) * PANEL); ++row) {
+                    double quantised = 0, whole = 0;
+                    for (int64_t i = 0; i < N_IN; ++i) {
+                        quantised += activations.value(m, i) * weight[row * N_IN + i];
+                        whole += double(x[m * N_IN + i]) * weight[row * N_IN + i];
+                    }
+                    if (product) check.close("product", fast + m * PANEL + row % PANEL, &quantised, 1, 1e-3);
+                    check.close("exact product", exact + m * PANEL + row % PANEL, &whole, 1, 1e-3);
+                }
+            }
+        }
+    }
+}
+
 }  // namespace
 
 PW_TEST(quantize) {
@@ -144,42 +225,34 @@ PW_TEST(quantize) {
 PW_TEST(products) {
     for (const Plain& plain : FORMATS) {
         const auto blocks = random_blocks(plain);
-        const int64_t row_bytes = N_IN / plain.n_values * plain.n_bytes;
-        const Packed packed(plain.name, N_OUT, N_IN, blocks.data(), row_bytes);
+        const Packed packed(plain.name, N_OUT, N_IN, {blocks.data(), N_IN / plain.n_values * plain.n_bytes});
+        check.that(packed.format() == plain.format, "the format has its name");
         Values weight(N_OUT * N_IN);
         for (int64_t i = 0; i < N_OUT * N_IN / plain.n_values; ++i) {
             plain.decode(blocks.data() + i * plain.n_bytes, weight.data() + i * plain.n_values);
         }
-        for (int64_t row = 0; row < N_OUT; ++row) {
-            check.about(std::string(plain.name) + ", row " + std::to_string(row));
-            Values out(N_IN);
-            linear_kernels().row[plain.format](packed.panel(row / PANEL), int(row % PANEL), N_IN, 1.0f, out.data());
-            const std::vector<double> wanted(weight.data() + row * N_IN, weight.data() + (row + 1) * N_IN);
-            check.close("row", out.data(), wanted.data(), N_IN, 1e-6);
-            check.that(out.kept(), "nothing is written past the end");
+        compare(check, plain.name, packed, weight);
+    }
+}
+
+PW_TEST(products_with_scales_apart) {
+    for (const Scaled& scaled : SCALED) {
+        std::minstd_rand random(9);
+        const int64_t n_groups = N_IN / scaled.group, row_bytes = scaled.value == int4 || scaled.value == nf4 ? N_IN / 2 : N_IN;
+        std::vector<uint8_t> data(size_t(N_OUT * row_bytes)), zeros(size_t(N_OUT * n_groups));
+        for (auto& byte : data) byte = uint8_t(random() >> 8);
+        for (auto& byte : data) byte = scaled.value == fp8 && (byte & 127) == 127 ? 0 : byte;  // no NaN
+        for (auto& zero : zeros) zero = scaled.zeros ? uint8_t((random() >> 8) % 17) : 8;
+        const auto scales = Values::random(N_OUT * n_groups, scaled.value == nf4 ? 1.0f : 0.0625f, 10);
+        const Packed packed(scaled.type, N_OUT, N_IN,
+                            {data.data(), row_bytes, scales.data(), scaled.zeros ? zeros.data() : nullptr, scaled.group});
+        check.that(packed.format() == scaled.format, "scales are repeated as seldom as can be");
+        Values weight(N_OUT * N_IN);
+        for (int64_t i = 0; i < N_OUT * N_IN; ++i) {
+            const int64_t row = i / N_IN, group = row * n_groups + i % N_IN / scaled.group;
+            weight[i] = float(scaled.value(data.data() + row * row_bytes, i % N_IN, zeros[size_t(group)]) * scales[group]);
         }
-        // Sums of 768 terms up to 100 cancel; float32 leaves a thousandth of one.
-        for (const int64_t n_rows : {1, 2, 3, 4, 7, 8, 9, 16, 21, 40}) {
-            check.about(std::string(plain.name) + ", " + std::to_string(n_rows) + " rows");
-            const auto x = Values::random(n_rows * N_IN, 2, uint32_t(n_rows));
-            const Activations activations(x, n_rows);
-            for (int64_t panel = 0; panel < packed.n_panels(); ++panel) {
-                alignas(64) float fast[MOST_ROWS * PANEL], exact[MOST_ROWS * PANEL];
-                linear_kernels().panel[plain.format](packed.panel(panel), activations.quantized, 0, n_rows, fast);
-                linear_kernels().panel_exact[plain.format](packed.panel(panel), x.data(), N_IN, N_IN, n_rows, exact);
-                for (int64_t m = 0; m < n_rows; ++m) {
-                    for (int64_t row = panel * PANEL; row < std::min(N_OUT, (panel + 1) * PANEL); ++row) {
-                        double quantised = 0, whole = 0;
-                        for (int64_t i = 0; i < N_IN; ++i) {
-                            quantised += activations.value(m, i) * weight[row * N_IN + i];
-                            whole += double(x[m * N_IN + i]) * weight[row * N_IN + i];
-                        }
-                        check.close("product", fast + m * PANEL + row % PANEL, &quantised, 1, 1e-3);
-                        check.close("exact product", exact + m * PANEL + row % PANEL, &whole, 1, 1e-3);
-                    }
-                }
-            }
-        }
+        compare(check, std::string(scaled.type) + " in groups of " + std::to_string(scaled.group), packed, weight);
     }
 }
 
