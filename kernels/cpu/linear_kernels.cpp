@@ -28,19 +28,6 @@ struct Unpacked {
     alignas(64) float first[CHUNK][16], second[CHUNK][16], minimum[CHUNK][16];
 };
 
-PW_INLINE void store_s8(int8_t* p, f32v x) {
-#if defined(__AVX512F__)
-    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
-#elif defined(__AVX2__)
-    const __m256i wide = _mm256_cvtps_epi32(x.v);
-    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
-    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(half, half));
-#else
-    const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(x.v));
-    vst1_lane_s32((int32_t*)p, vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(half, half))), 0);
-#endif
-}
-
 void quantize(const float* x, const Quantized& quantized, int64_t row) {
     constexpr int N = f32v::N, VECTORS = BLOCK / N;
     int8_t* q = quantized.q + row * quantized.k;
