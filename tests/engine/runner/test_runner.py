@@ -145,10 +145,11 @@ def test_an_int8_cache_takes_a_quarter_of_the_memory_and_that_of_its_scales(refe
         assert sum(tensor.nbytes for tensor in tensors) == runner.kv_bytes
 
 
-def test_bfloat16_activations_run_and_stay_close(reference) -> None:
+@pytest.mark.parametrize(("kv_dtype", "dtype"), [("auto", torch.bfloat16), ("int8", torch.int8)])
+def test_bfloat16_activations_run_and_stay_close(reference, kv_dtype: str, dtype: torch.dtype) -> None:
     folder, model = reference
-    runner = ModelRunner(EngineConfig(dtype="bfloat16"), open_checkpoint(folder))
-    assert runner.kv.layer(0)[0].dtype == torch.bfloat16
+    runner = ModelRunner(EngineConfig(dtype="bfloat16", kv_cache_dtype=kv_dtype), open_checkpoint(folder))
+    assert runner.kv.layer(0)[0].dtype == dtype
     [seq] = placed(runner, [sequence([3, 1, 4], logprobs=0, temperature=0.0)])
     sampled = runner.execute(StepPlan((entry(seq, 3),), (), ())).sampled[0]
     row = torch.log_softmax(tiny.logits(model, [[3, 1, 4]])[0][-1], -1)

@@ -56,7 +56,7 @@ PW_TEST(write) {
     }
 }
 
-PW_TEST(quantize) {
+PW_TEST(write_int8) {
     constexpr float TINY = std::numeric_limits<float>::denorm_min(), INF = std::numeric_limits<float>::infinity();
     for (const int64_t size : {1, 7, 8, 20, 64}) {
         for (const int64_t step : {1, 3}) {
