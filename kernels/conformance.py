@@ -1,6 +1,7 @@
 """Every implementation's declared specs against the reference, on inputs chosen to hurt.
 
-Ragged batches, contexts of 0 and 1, block edges, padding rows, caches whose unused parts are NaN, and offsets above 2^31.
+Ragged batches, contexts of 0 and 1, block edges, padding rows, caches whose unused parts are NaN (in int8: have scales that
+are), and offsets above 2^31.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import torch
 from torch import Tensor
 
 from kernels import conformance_sample
-from kernels.ops import BLOCKS, DENSE, GROUP_UNIT, SCALED, Impl, OpSpec, Weight
+from kernels.ops import BLOCKS, DENSE, GROUP_UNIT, SCALED, Impl, OpSpec, Scales, Weight
 from kernels.registry import implementations
 
 BLOCK_SIZE = 16
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 0.0, torch.int64: 0.0}
 """Largest difference allowed, as a share of the largest value of the oracle's result."""
+
+BORDERLINE = 1e-3
+"""Share of int8 values that may differ by 1: rounding of what they are made of pushes a few over the border between two."""
 
 _HALVES = {
     "Q4_0": (0,),
@@ -90,6 +94,11 @@ def difference(got: Tensor, want: Tensor) -> str | None:
         return f"{got.dtype} {tuple(got.shape)} instead of {want.dtype} {tuple(want.shape)}"
     if not torch.equal(got.isnan(), want.isnan()):
         return f"NaN in {int((got.isnan() != want.isnan()).sum())} wrong places"
+    if want.dtype == torch.int8:
+        steps = (got.int() - want.int()).abs()
+        n_off = int((steps > 0).sum())
+        far = n_off > BORDERLINE * steps.numel() or bool((steps > 1).any())
+        return f"{n_off} of {steps.numel()} values are off, by up to {int(steps.max())}" if far else None
     got, want, tolerance = got.double().nan_to_num(), want.double().nan_to_num(), TOLERANCES[want.dtype]
     if not want.numel():
         return None
@@ -155,10 +164,13 @@ def _case(spec: OpSpec, name: str, build: Callable[[torch.Generator], tuple[Any,
         return _to(spec.device, *build(torch.Generator().manual_seed(len(name))))
 
     def outputs(args: tuple[Any, ...], result: Any) -> tuple[Tensor, ...]:
-        results = result if isinstance(result, tuple) else () if result is None else (result,)
-        return (*results, *(args[i] for i in written))
+        return tuple(tensor for value in (result, *(args[i] for i in written)) for tensor in _tensors(value))
 
     return Case(name, make, outputs)
+
+
+def _tensors(value: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
 def _groups(qtype: str, n_in: int) -> tuple[int | None, ...]:
@@ -268,16 +280,37 @@ def _activation_cases(spec: OpSpec) -> Iterator[Case]:
 
 
 def new_caches(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *, by_dims: bool) -> tuple[Tensor, Tensor]:
-    """k and v [n_blocks, block_size, Hkv, D] full of NaN.
+    """k and v [n_blocks, block_size, Hkv, D] full of NaN, or in int8 of -128, which is never written.
 
     by_dims: a block's keys lie in memory as [Hkv, D, block_size], its values as [Hkv, block_size, D].
     """
+    unused = torch.nan if spec.kv_dtype.is_floating_point else -128
     shape = (n_blocks, n_kv_heads, block_size, spec.head_size)
     if not by_dims:
         shape = (n_blocks, block_size, n_kv_heads, spec.head_size)
-        return tuple(torch.full((2, *shape), torch.nan, dtype=spec.kv_dtype).unbind())
-    v = torch.full(shape, torch.nan, dtype=spec.kv_dtype)
-    return torch.full_like(v.mT, torch.nan).contiguous().permute(0, 3, 1, 2), v.transpose(1, 2)
+        return tuple(torch.full((2, *shape), unused, dtype=spec.kv_dtype).unbind())
+    v = torch.full(shape, unused, dtype=spec.kv_dtype)
+    return torch.full_like(v.mT, unused).contiguous().permute(0, 3, 1, 2), v.transpose(1, 2)
+
+
+def new_scales(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *, by_dims: bool) -> Scales | None:
+    """Of new_caches in int8, full of NaN; None for others. by_dims: a block's lie in memory as [Hkv, block_size]."""
+    if spec.kv_dtype != torch.int8:
+        return None
+    shape = (n_blocks, n_kv_heads, block_size) if by_dims else (n_blocks, block_size, n_kv_heads)
+    k, v = torch.full((2, *shape), torch.nan).unbind()
+    return (k.transpose(1, 2), v.transpose(1, 2)) if by_dims else (k, v)
+
+
+def set_random(caches: tuple[Tensor, Tensor], scales: Scales | None, where: tuple[Tensor, ...], g: torch.Generator) -> None:
+    """Keys and values of about unit size at the positions `where` (blocks, offsets); of int8 every one that can be written."""
+    for i, cache in enumerate(caches):
+        shape = cache[where].shape
+        if scales is None:
+            cache[where] = torch.randn(shape, generator=g).to(cache.dtype)
+        else:
+            cache[where] = torch.randint(-127, 128, shape, dtype=torch.int8, generator=g)
+            scales[i][where] = torch.rand(shape[:-1], generator=g) / 50
 
 
 def _rope_cases(spec: OpSpec) -> Iterator[Case]:
@@ -303,12 +336,15 @@ def _rope_cases(spec: OpSpec) -> Iterator[Case]:
             # Slices of one product, as a fused projection leaves them: rows are further apart than they are long.
             heads = torch.randn(n, n_heads + 2 * n_kv_heads, d, generator=g).to(spec.dtype)
             q, k, v = heads.split((n_heads, n_kv_heads, n_kv_heads), 1)
+            if n > 1:
+                heads[0, -1] = 0  # the last head of v
             caches = new_caches(spec, 6, BLOCK_SIZE, n_kv_heads, by_dims=by_dims)
+            scales = new_scales(spec, 6, BLOCK_SIZE, n_kv_heads, by_dims=by_dims)
             slots = torch.randperm(6 * BLOCK_SIZE, generator=g)[:n]
             slots[1::3] = -1
-            return q, k, v, positions, angles.cos(), angles.sin(), *caches, slots
+            return q, k, v, positions, angles.cos(), angles.sin(), *caches, slots, scales
 
-        yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 6, 7)
+        yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 6, 7, 9)
 
 
 def _copy_cases(spec: OpSpec) -> Iterator[Case]:
@@ -316,11 +352,11 @@ def _copy_cases(spec: OpSpec) -> Iterator[Case]:
 
         def build(g: torch.Generator, pairs: tuple[tuple[int, int], ...] = pairs, by_dims: bool = by_dims) -> tuple[Any, ...]:
             caches = new_caches(spec, 6, BLOCK_SIZE, 2, by_dims=by_dims)
-            for cache in caches:
-                cache.copy_(torch.randn(cache.shape, generator=g))
-            return *caches, pairs
+            scales = new_scales(spec, 6, BLOCK_SIZE, 2, by_dims=by_dims)
+            set_random(caches, scales, (torch.arange(6),), g)
+            return *caches, pairs, scales
 
-        yield _case(spec, f"pairs {pairs}", build, 0, 1)
+        yield _case(spec, f"pairs {pairs}", build, 0, 1, 3)
 
 
 BATCHES: dict[str, tuple[tuple[int, int], ...]] = {
@@ -348,11 +384,13 @@ def attention_arguments(
     block_size: int = BLOCK_SIZE,
     by_dims: bool = False,
 ) -> tuple[Any, ...]:
-    """Arguments of paged_attention; every cache entry that no query may see is NaN, unneeded table entries are -1."""
+    """Arguments of paged_attention; every cache entry that no query may see is as new_caches and new_scales made it, unneeded
+    table entries are -1."""
     window, d = 24 if spec.window else 0, spec.head_size
     n_blocks = [-(-context // block_size) for _, context in batch]
     free = torch.randperm(sum(n_blocks) + 3, generator=g).tolist()
     caches = new_caches(spec, len(free), block_size, n_kv_heads, by_dims=by_dims)
+    scales = new_scales(spec, len(free), block_size, n_kv_heads, by_dims=by_dims)
     tables = torch.full((len(batch), max(*n_blocks, 1) + 1), -1, dtype=torch.int32)
     for i, (n_query, context) in enumerate(batch):
         first_seen = max(0, context - n_query - window + 1) if window else 0
@@ -360,13 +398,11 @@ def attention_arguments(
         columns = positions // block_size
         for column in columns.unique().tolist():
             tables[i, column] = free.pop()
-        for cache in caches:
-            values = torch.randn(len(positions), n_kv_heads, d, generator=g)
-            cache[tables[i, columns].long(), positions % block_size] = values.to(spec.kv_dtype)
+        set_random(caches, scales, (tables[i, columns].long(), positions % block_size), g)
     starts = torch.tensor([0, *(n_query for n_query, _ in batch)]).cumsum(0).int()
     contexts = torch.tensor([context for _, context in batch], dtype=torch.int32)
     q = torch.randn(int(starts[-1]), n_heads, d, generator=g).to(spec.dtype)
-    return q, *caches, starts, contexts, tables, d**-0.5, window, 5.0 if spec.soft_cap else 0.0
+    return q, *caches, starts, contexts, tables, d**-0.5, window, 5.0 if spec.soft_cap else 0.0, scales
 
 
 def _attention_cases(spec: OpSpec) -> Iterator[Case]:
@@ -379,7 +415,7 @@ def _attention_cases(spec: OpSpec) -> Iterator[Case]:
                     spec, batch, g, *shape
                 ),
             )
-    if spec.device == "cpu" and spec.kv_dtype == torch.float16 and spec.head_size == 64:
+    if spec.device == "cpu" and spec.kv_dtype in (torch.float16, torch.int8) and spec.head_size == 64:
         yield _far_case(spec, by_dims=False)
         yield _far_case(spec, by_dims=True)
 
@@ -389,12 +425,18 @@ def _far_case(spec: OpSpec, *, by_dims: bool) -> Case:
     n_blocks = 2**31 // (BLOCK_SIZE * 2 * 64) + 64
 
     def build(g: torch.Generator) -> tuple[Any, ...]:
-        q, *near, starts, contexts, tables, scale, window, cap = attention_arguments(spec, ((1, 20), (5, 40)), g, by_dims=by_dims)
+        q, *near, starts, contexts, tables, scale, window, cap, scales = attention_arguments(
+            spec, ((1, 20), (5, 40)), g, by_dims=by_dims
+        )
         offset = n_blocks - len(near[0])
-        far = [torch.empty_strided((n_blocks, *x.shape[1:]), x.stride(), dtype=x.dtype) for x in near]
-        for wide, cache in zip(far, near, strict=True):
-            wide[offset:] = cache
-        return q, *far, starts, contexts, torch.where(tables < 0, tables, tables + offset), scale, window, cap
+
+        def far(x: Tensor) -> Tensor:
+            wide = torch.empty_strided((n_blocks, *x.shape[1:]), x.stride(), dtype=x.dtype)
+            wide[offset:] = x
+            return wide
+
+        tables = torch.where(tables < 0, tables, tables + offset)
+        return q, *map(far, near), starts, contexts, tables, scale, window, cap, scales and tuple(map(far, scales))
 
     return _case(spec, f"offsets above 2^31{', keys by dims' if by_dims else ''}", build)
 

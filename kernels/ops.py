@@ -1,6 +1,9 @@
 """The operators: signature, shapes and meaning of each. This file is the contract that every implementation meets.
 
-Caches may have any strides: their shape says what is where, the storage decides how it lies in memory.
+Caches may have any strides: their shape says what is where, the storage decides how it lies in memory. Those of int8 have
+scales, (k's, v's), each float32 [n_blocks, block_size, Hkv] with strides of its own: a value is its int8 times the scale of
+its token and head. Float32 takes two bytes more than float16 of the 66 that a head of 64 takes, but scales of any key are
+neither infinite nor coarse. Other caches have None for scales.
 
 Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
 heads, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in float32, and
@@ -64,6 +67,9 @@ GROUP_UNIT = 32
 """A scale of the types in SCALED is for a multiple of this many values of a row."""
 
 QTYPES = (*DENSE, *BLOCKS, *SCALED)
+
+Scales = tuple[Tensor, Tensor]
+"""Of an int8 cache: k's and v's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,6 +225,9 @@ class RopeAndWriteKV(Protocol):
     [n_blocks, block_size, Hkv, D] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
     stay. k's own memory may be reused.
+
+    Into int8, x [D] of one token and head, after rotation, is written as round(x / scale) with ties to even, within -127 ..
+    127, and its scale as max |x| / 127. Where that is 0 all are written as 0; where x is not finite too, and its scale as NaN.
     """
 
     def __call__(
@@ -232,6 +241,7 @@ class RopeAndWriteKV(Protocol):
         k_cache: Tensor,
         v_cache: Tensor,
         slots: Tensor,
+        scales: Scales | None = None,
     ) -> Tensor: ...
 
 
@@ -242,8 +252,9 @@ class PagedAttention(Protocol):
     head i * Hkv // H. query_starts int32 [s + 1]: sequence i owns rows query_starts[i] .. query_starts[i + 1]; its row j sits
     at position context_lens[i] - n_query_i + j. context_lens int32 [s]. block_tables int32 [s, most blocks], padded with -1.
     Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
-    score x (already times scale) by c * tanh(x / c). Cache contents that no query sees never matter, NaN included, and table
-    entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with context 0.
+    score x (already times scale) by c * tanh(x / c). Cache contents and scales that no query sees never matter, NaN included,
+    and table entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with
+    context 0.
     """
 
     def __call__(
@@ -257,6 +268,7 @@ class PagedAttention(Protocol):
         scale: float,
         window: int = 0,
         soft_cap: float = 0.0,
+        scales: Scales | None = None,
     ) -> Tensor: ...
 
 
@@ -267,11 +279,13 @@ class GatedActivation(Protocol):
 
 
 class CopyBlocks(Protocol):
-    """Copy whole blocks inside one layer's caches, in place. Of the pairs (source, destination)
+    """Copy whole blocks, with their scales, inside one layer's caches, in place. Of the pairs (source, destination)
     sources may repeat; no block is both a source and a destination, none is a destination twice.
     """
 
-    def __call__(self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None: ...
+    def __call__(
+        self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
+    ) -> None: ...
 
 
 class Sample(Protocol):

@@ -27,7 +27,7 @@ KV_BYTES = 64 << 20
 """What all caches of an attention take together."""
 ROWS = (1, 4, 16, 128, 512)
 CONTEXTS = (512, 4096)
-KV_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+KV_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 BLOCK_SIZE = 16
 BUDGET_S = 0.15
 _F32 = torch.float32
@@ -152,14 +152,15 @@ def _attention(shapes: Shapes, name: str, dtype: torch.dtype, batch: tuple[tuple
     sizes = (shapes.n_heads, shapes.n_kv_heads, BLOCK_SIZE, True)
     n_query, context = batch[0]
     keys = sum(n * c - n * (n - 1) // 2 for n, c in batch)
-    n_bytes = sum(c for _, c in batch) * shapes.n_kv_heads * shapes.head_size * 2 * dtype.itemsize
+    head_bytes = shapes.head_size * dtype.itemsize + (_F32.itemsize if dtype == torch.int8 else 0)  # with its scale
+    n_bytes = sum(c for _, c in batch) * shapes.n_kv_heads * 2 * head_bytes
     args: list[Any] = []
 
     def make(_: Impl, i: int) -> tuple[Any, ...]:
         if not args:
             args[:] = attention_arguments(spec, batch, torch.Generator().manual_seed(0), *sizes)
-        q, k, v, *rest = args
-        return q, k.clone(), v.clone(), *rest
+        q, k, v, *rest, scales = args
+        return q, k.clone(), v.clone(), *rest, scales and tuple(scale.clone() for scale in scales)
 
     kind = "decode" if n_query == 1 else "prefill"
     return Case(

@@ -7,16 +7,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.ops import OpSpec
+from kernels.ops import OpSpec, Scales
 from kernels.registry import resolve
+
+Caches = tuple[Tensor, Tensor, Scales | None]
+"""k and v of one layer, [n_blocks, block_size, n_kv_heads, head_dim] with any strides, and the scales of int8 ones."""
+
+
+def token_bytes(n_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """What the keys and values of one token take in one layer, with their scales."""
+    scale_bytes = torch.float32.itemsize if dtype == torch.int8 else 0
+    return 2 * n_kv_heads * (head_dim * dtype.itemsize + scale_bytes)
 
 
 class KVStorage:
     """Keys and values of all layers, in n_blocks blocks of block_size tokens.
 
-    On a CPU a block's keys lie as [n_kv_heads, head_dim, block_size], so that scores are made for many tokens at once, and
-    its values as [n_kv_heads, block_size, head_dim]. There the memory is only reserved: pages become real as blocks are
-    first written.
+    On a CPU a block's keys lie as [n_kv_heads, head_dim, block_size], so that scores are made for many tokens at once, its
+    values as [n_kv_heads, block_size, head_dim], and scales as [n_kv_heads, block_size]. There the memory is only reserved:
+    pages become real as blocks are first written.
     """
 
     layout: str
@@ -41,12 +50,28 @@ class KVStorage:
             shape = (total, block_size, n_kv_heads, head_dim)
             self._k, self._v = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
             self.layout = "offset, head, dim"
+        self._scales: Scales | None = None
+        if dtype == torch.int8:
+            self._scales = self._new_scales(total, block_size, n_kv_heads, device)
+            self.layout += "; scales float32"
         self._firsts = range(0, total, n_blocks)
-        self._layers = [(self._k[i : i + n_blocks], self._v[i : i + n_blocks]) for i in self._firsts]
+        self._layers = [self._part(slice(i, i + n_blocks)) for i in self._firsts]
         self._copy = resolve("copy_blocks", OpSpec(device=device.type, kv_dtype=dtype, head_size=head_dim)).fn
 
-    def layer(self, i: int) -> tuple[Tensor, Tensor]:
-        """k and v of layer i, [n_blocks, block_size, n_kv_heads, head_dim] with any strides, to read and write in place."""
+    @staticmethod
+    def _new_scales(total: int, block_size: int, n_kv_heads: int, device: torch.device) -> Scales:
+        if device.type == "cpu":
+            k, v = (torch.empty(total, n_kv_heads, block_size).transpose(1, 2) for _ in range(2))
+        else:
+            k, v = (torch.empty(total, block_size, n_kv_heads, device=device) for _ in range(2))
+        return k, v
+
+    def _part(self, blocks: slice) -> Caches:
+        scales = self._scales and (self._scales[0][blocks], self._scales[1][blocks])
+        return self._k[blocks], self._v[blocks], scales
+
+    def layer(self, i: int) -> Caches:
+        """Of layer i, to read and write in place."""
         return self._layers[i]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -54,4 +79,5 @@ class KVStorage:
         sources may repeat; no block is both a source and a destination, none is a destination twice.
         """
         if pairs:
-            self._copy(self._k, self._v, [(first + a, first + b) for first in self._firsts for a, b in pairs])
+            in_layers = [(first + a, first + b) for first in self._firsts for a, b in pairs]
+            self._copy(self._k, self._v, in_layers, self._scales)

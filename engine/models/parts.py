@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from engine.kv.storage import Caches
 from engine.models.operators import Operators
 from engine.types import StepInputs
 from engine.weights.config import ModelConfig
@@ -20,8 +21,6 @@ from engine.weights.loader import Slot
 from kernels.ops import Impl, Weight
 
 Parameters = Iterator[tuple[str, Slot]]
-Caches = tuple[Tensor, Tensor]
-"""k and v of one layer, [n_blocks, block_size, Hkv, D]."""
 Angles = tuple[Tensor, Tensor, Tensor]
 """The step's positions, int64 [n], and cos and sin of all positions, float32 [window, rotary_dim / 2]."""
 
@@ -215,8 +214,10 @@ class Attention:
         q, k, v = (rows.unflatten(-1, (-1, self._head_dim)) for rows in self._qkv(x))
         if self.q_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        q = self._write(q, k, v, *angles, *caches, inputs.slots)
-        mixed = self._attend(q, *caches, inputs.query_starts, inputs.context_lens, inputs.block_tables, *self._settings)
+        k_cache, v_cache, scales = caches
+        q = self._write(q, k, v, *angles, k_cache, v_cache, inputs.slots, scales)
+        tables = inputs.query_starts, inputs.context_lens, inputs.block_tables
+        mixed = self._attend(q, k_cache, v_cache, *tables, *self._settings, scales)
         return self.o(mixed.flatten(1))
 
     def parameters(self, name: str) -> Parameters:

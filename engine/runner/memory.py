@@ -9,6 +9,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.kv.storage import token_bytes
 from engine.runner import cgroup
 from engine.weights.config import ModelConfig
 
@@ -41,7 +42,7 @@ def free_bytes(device: torch.device) -> int:
 
 def block_bytes(model: ModelConfig, block_size: int, kv_dtype: torch.dtype) -> int:
     """Bytes of one block of keys and values over all layers."""
-    return 2 * model.n_layers * block_size * model.n_kv_heads * model.head_dim * kv_dtype.itemsize
+    return model.n_layers * block_size * token_bytes(model.n_kv_heads, model.head_dim, kv_dtype)
 
 
 def step_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:

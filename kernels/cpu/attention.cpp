@@ -8,7 +8,7 @@
 
 #include "binding.h"
 #include "op.h"
-#include "plane.h"
+#include "planes.h"
 #include "pool.h"
 
 namespace pagewell {
@@ -96,15 +96,13 @@ struct Plan {
 class PagedAttention : public Op {
   public:
     PagedAttention(uintptr_t out, uintptr_t q, int64_t q_stride, int64_t heads, int64_t kv_heads, int64_t head_size,
-                   uintptr_t k_cache, const std::vector<int64_t>& k_strides, uintptr_t v_cache,
-                   const std::vector<int64_t>& v_strides, int64_t block_size, int64_t type, uintptr_t query_starts,
-                   uintptr_t context_lens, uintptr_t block_tables, int64_t table_stride, float scale, int64_t window,
-                   float soft_cap)
+                   const std::vector<uintptr_t>& planes, const std::vector<std::vector<int64_t>>& strides,
+                   int64_t block_size, int64_t type, uintptr_t query_starts, uintptr_t context_lens, uintptr_t block_tables,
+                   int64_t table_stride, float scale, int64_t window, float soft_cap)
         : out_(address<float>(out)), q_(address<const float>(q)), q_stride_(q_stride), heads_(heads), kv_heads_(kv_heads),
           starts_(address<const int32_t>(query_starts)), contexts_(address<const int32_t>(context_lens)),
           tables_(address<const int32_t>(block_tables)), table_stride_(table_stride),
-          shape_{{plane(k_cache, k_strides), plane(v_cache, v_strides), Float(type), block_size},
-                 head_size, heads / kv_heads, window, scale, soft_cap, false} {
+          shape_{cache(planes, strides, block_size, type), head_size, heads / kv_heads, window, scale, soft_cap, false} {
         const Cache& cache = shape_.cache;
         shape_.direct = cache.k.token == 1 && cache.v.dim == 1 && block_size % 16 == 0 && head_size % 16 == 0;
     }
@@ -178,8 +176,9 @@ class PagedAttention : public Op {
 void bind_attention(nb::module_& m) {
     using A = uintptr_t;
     using I = int64_t;
-    using Strides = const std::vector<I>&;
-    bind_op<PagedAttention, A, A, I, I, I, I, A, Strides, A, Strides, I, I, A, A, A, I, float, I, float>(m, "PagedAttention");
+    using Planes = const std::vector<A>&;
+    using Strides = const std::vector<std::vector<I>>&;
+    bind_op<PagedAttention, A, A, I, I, I, I, Planes, Strides, I, I, A, A, A, I, float, I, float>(m, "PagedAttention");
 }
 
 }  // namespace pagewell

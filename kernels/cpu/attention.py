@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
-from kernels.cpu.planes import FLOATS, layout, unsupported_cache
-from kernels.ops import Impl, OpSpec
+from kernels.cpu.planes import TYPES, layout, unsupported_cache
+from kernels.ops import Impl, OpSpec, Scales
 
 
 def paged_attention(
@@ -24,23 +24,24 @@ def paged_attention(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
+    scales: Scales | None = None,
 ) -> Tensor:
     n_rows, n_heads, head_size = q.shape
     q = q if q.stride()[1:] == (head_size, 1) else q.contiguous()
     out = empty(n_rows, n_heads, head_size)
     sizes = (n_heads, k_cache.shape[2], head_size)
     tables = (query_starts, context_lens, block_tables, block_tables.stride(0))
-    args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache), *tables, scale, window, soft_cap)
+    args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache, scales), *tables, scale, window, soft_cap)
     launch(native.PagedAttention, *args, n_rows=n_rows, n_seqs=len(context_lens))
     return out
 
 
 _F32 = torch.float32
 _SPECS = (
-    *(OpSpec(dtype=_F32, kv_dtype=kv, head_size=head) for kv in FLOATS for head in (16, 20, 64, 72, 80, 96, 128, 256, 512)),
+    *(OpSpec(dtype=_F32, kv_dtype=kv, head_size=head) for kv in TYPES for head in (16, 20, 64, 72, 80, 96, 128, 256, 512)),
     *(
         OpSpec(dtype=_F32, kv_dtype=kv, head_size=64, window=window, soft_cap=cap)
-        for kv in FLOATS
+        for kv in TYPES
         for window, cap in ((True, False), (False, True), (True, True))
     ),
 )

@@ -1,4 +1,5 @@
-// Keys and values of up to 64 positions as float32 in scratch memory, from a cache of any type, strides and block size.
+// Keys and values of up to 64 positions as float32 in scratch memory, from a cache of any type, strides and block size; and the
+// scales of a split's positions.
 #pragma once
 
 #include "attention.h"
@@ -57,6 +58,17 @@ void fill_values(const AttentionShape& shape, const AttentionTile& tile, int64_t
     for (int t = begin; t < end; ++t) {
         const auto* from = data + place(shape.cache.v, tile, shape.cache.block_size, base + t);
         convert<T>(from, shape.cache.v.dim, shape.head_size, to + t * stride);
+    }
+}
+
+// Scales of positions base + begin .. base + end; `to` is the one at base. Others of their units may be written too.
+void fill_scales(const AttentionShape& shape, const AttentionTile& tile, const Plane& scales, int64_t base, int begin, int end, float* to) {
+    const auto* data = reinterpret_cast<const float*>(scales.data);
+    const auto from = [&](int t) { return data + place(scales, tile, shape.cache.block_size, base + t); };
+    if (scales.token == 1 && shape.cache.block_size % UNIT == 0) {
+        for (int t = begin / UNIT * UNIT; t < end; t += UNIT) __builtin_memcpy(to + t, from(t), UNIT * sizeof(float));
+    } else {
+        for (int t = begin; t < end; ++t) to[t] = *from(t);
     }
 }
 

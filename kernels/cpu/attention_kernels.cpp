@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "attention.h"
 #include "attention_fill.h"
 #include "attention_softmax.h"
@@ -31,16 +33,18 @@ struct Scratch {
     float* total;    // the same, of all splits so far
     float* weights;  // [rows][WEIGHT_STRIDE]
     float* part;     // keys or values of MOST_POSITIONS positions
+    float* scales;   // of SPLIT keys, then of as many values
 };
 
 Scratch divide(float* memory) {
     constexpr int64_t heads = TILE_ROWS * HEAD_STRIDE;
     float* weights = memory + 3 * heads + MARGIN;
-    return {memory, memory + heads, memory + 2 * heads, weights, weights + TILE_ROWS * WEIGHT_STRIDE};
+    float* scales = weights + TILE_ROWS * WEIGHT_STRIDE;
+    return {memory, memory + heads, memory + 2 * heads, weights, scales + 2 * SPLIT, scales};
 }
 
 int64_t scratch_size(int64_t head_size) {
-    return 3 * TILE_ROWS * HEAD_STRIDE + MARGIN + TILE_ROWS * WEIGHT_STRIDE + MOST_POSITIONS * padded(head_size);
+    return 3 * TILE_ROWS * HEAD_STRIDE + MARGIN + TILE_ROWS * WEIGHT_STRIDE + 2 * SPLIT + MOST_POSITIONS * padded(head_size);
 }
 
 // What each row of a tile sees of a split: positions begin .. end, relative to the split's first. Both rise with the row.
@@ -104,22 +108,30 @@ PW_INLINE void mix_rows(const AttentionShape& shape, const Scratch& scratch, con
 template <typename T>
 void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64_t split, const Scratch& scratch, Softmax& result) {
     using Item = typename T::Item;
+    constexpr bool SCALED = std::is_same_v<T, S8>;
     const Seen s = seen(shape, tile, split);
     const int rows = int(tile.n_rows), begin = s.begin[0], end = s.end[rows - 1];
     const int64_t base = split * SPLIT, dims = padded(shape.head_size);
     const int64_t last_position = tile.first_position + (tile.first_row + rows - 1) / shape.group;
     const bool in_place = shape.direct && (sizeof(Item) == sizeof(float) || rows <= DIRECT_ROWS);
 
+    float *key_scales = scratch.scales, *value_scales = scratch.scales + SPLIT;
+    if constexpr (SCALED) {
+        fill_scales(shape, tile, shape.cache.k_scales, base, begin, end, key_scales);
+        fill_scales(shape, tile, shape.cache.v_scales, base, begin, end, value_scales);
+    }
     const auto softmax_rows = [&] {
         for (int row = 0; row < rows; ++row) {
             result.max[row] = LOWEST;
             result.sum[row] = 0.0f;
             if (s.begin[row] >= s.end[row]) continue;
+            if constexpr (SCALED) times(scratch.weights + row * WEIGHT_STRIDE, key_scales, s.begin[row], s.end[row]);
             result.max[row] = highest(scratch.weights + row * WEIGHT_STRIDE, s.begin[row], s.end[row], shape.soft_cap * LOG2_E);
         }
         for (int row = 0; row < rows; ++row) {
             if (s.begin[row] >= s.end[row]) continue;
             result.sum[row] = weigh(scratch.weights + row * WEIGHT_STRIDE, s.begin[row], s.end[row], result.max[row]);
+            if constexpr (SCALED) times(scratch.weights + row * WEIGHT_STRIDE, value_scales, s.begin[row], s.end[row]);
         }
         for (int row = 0; row < rows; ++row) {
             for (int64_t d = 0; d < dims; d += N) store(scratch.mixed + row * HEAD_STRIDE + d, zero());
@@ -188,9 +200,10 @@ void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64
 
 void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64_t split, const Scratch& scratch, Softmax& result) {
     switch (shape.cache.type) {
-        case Float::f32: return split_of_tile<F32>(shape, tile, split, scratch, result);
-        case Float::f16: return split_of_tile<F16>(shape, tile, split, scratch, result);
-        case Float::bf16: return split_of_tile<BF16>(shape, tile, split, scratch, result);
+        case CacheType::f32: return split_of_tile<F32>(shape, tile, split, scratch, result);
+        case CacheType::f16: return split_of_tile<F16>(shape, tile, split, scratch, result);
+        case CacheType::bf16: return split_of_tile<BF16>(shape, tile, split, scratch, result);
+        case CacheType::s8: return split_of_tile<S8>(shape, tile, split, scratch, result);
     }
 }
 

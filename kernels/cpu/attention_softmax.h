@@ -55,6 +55,11 @@ struct Softmax {
 constexpr int PAIR = 2 * N;
 static_assert(MARGIN >= PAIR);
 
+// values begin .. end of one row times the scales of their positions; others in the same vectors become anything.
+PW_INLINE void times(float* values, const float* scales, int begin, int end) {
+    for (int i = begin / N * N; i < end; i += N) store(values + i, mul(load(values + i), load(scales + i)));
+}
+
 // Maximum of scores begin .. end of one row. Those beside them in the same pair of vectors become LOWEST.
 // cap: 0, or the soft cap times log2(e), which is applied.
 PW_INLINE float highest(float* scores, int begin, int end, float cap) {

@@ -30,6 +30,11 @@ struct BF16 {
     using Item = uint16_t;
     static PW_INLINE f32v get(const Item* p) { return load_bf16(p); }
 };
+// Without its scales: they belong to positions, so that scores and weights take them up.
+struct S8 {
+    using Item = int8_t;
+    static PW_INLINE f32v get(const Item* p) { return load_s8(p); }
+};
 
 #if defined(__AVX512F__)
 constexpr int MOST_REGISTERS = 32, MOST_TILE_ROWS = 8;

@@ -8,13 +8,18 @@
 
 #include "binding.h"
 #include "op.h"
-#include "plane.h"
+#include "planes.h"
 #include "pool.h"
 
 namespace pagewell {
 
-Plane plane(uintptr_t data, const std::vector<int64_t>& strides) {
-    return {address<char>(data), strides.at(0), strides.at(1), strides.at(2), strides.at(3)};
+Cache cache(const std::vector<uintptr_t>& data, const std::vector<std::vector<int64_t>>& strides, int64_t block_size, int64_t type) {
+    const auto plane = [&](size_t i) -> Plane {
+        const std::vector<int64_t>& steps = strides.at(i);
+        return {address<char>(data.at(i)), steps.at(0), steps.at(1), steps.at(2), steps.at(3)};
+    };
+    const bool scaled = CacheType(type) == CacheType::s8;
+    return {plane(0), plane(1), scaled ? plane(2) : Plane{}, scaled ? plane(3) : Plane{}, CacheType(type), block_size};
 }
 
 namespace {
@@ -36,13 +41,13 @@ class RopeAndWriteKV : public Op {
   public:
     RopeAndWriteKV(uintptr_t out, uintptr_t q, uintptr_t k, uintptr_t v, int64_t q_stride, int64_t k_stride, int64_t v_stride,
                    int64_t heads, int64_t kv_heads, int64_t size, uintptr_t positions, uintptr_t cos, uintptr_t sin,
-                   int64_t half, uintptr_t slots, uintptr_t k_cache, const std::vector<int64_t>& k_strides,
-                   uintptr_t v_cache, const std::vector<int64_t>& v_strides, int64_t block_size, int64_t type)
+                   int64_t half, uintptr_t slots, const std::vector<uintptr_t>& planes,
+                   const std::vector<std::vector<int64_t>>& strides, int64_t block_size, int64_t type)
         : out_(address<float>(out)), q_{address<const float>(q), q_stride}, k_{address<const float>(k), k_stride},
           v_{address<const float>(v), v_stride}, heads_(heads), kv_heads_(kv_heads), size_(size),
           positions_(address<const int64_t>(positions)), cos_(address<const float>(cos)), sin_(address<const float>(sin)),
           half_(half), slots_(address<const int64_t>(slots)),
-          cache_{plane(k_cache, k_strides), plane(v_cache, v_strides), Float(type), block_size} {}
+          cache_(cache(planes, strides, block_size, type)) {}
 
     void run(const Sizes& sizes) const override {
         const int64_t per_task = std::clamp<int64_t>(sizes.n_rows / (2 * pool().n_threads()), 1, MOST_ROWS);
@@ -65,14 +70,20 @@ class RopeAndWriteKV : public Op {
         for (int64_t head = 0; head < kv_heads_; ++head) {
             alignas(64) float turned[MOST_DIMS];
             kernels.rotate(k_.head(row, head, size_), cos, sin, turned, half_, size_);
-            write(turned, cache_.k, block, offset, head);
-            write(v_.head(row, head, size_), cache_.v, block, offset, head);
+            write(turned, cache_.k, cache_.k_scales, block, offset, head);
+            write(v_.head(row, head, size_), cache_.v, cache_.v_scales, block, offset, head);
         }
     }
 
-    void write(const float* x, const Plane& to, int64_t block, int64_t offset, int64_t head) const {
-        char* place = to.data + (block * to.block + offset * to.token + head * to.head) * size_of(cache_.type);
-        cache_kernels().write(x, place, to.dim, size_, cache_.type);
+    void write(const float* x, const Plane& to, const Plane& scales, int64_t block, int64_t offset, int64_t head) const {
+        const auto place = [&](const Plane& plane) { return block * plane.block + offset * plane.token + head * plane.head; };
+        char* values = to.data + place(to) * size_of(cache_.type);
+        if (cache_.type == CacheType::s8) {
+            const float scale = cache_kernels().quantize(x, reinterpret_cast<int8_t*>(values), to.dim, size_);
+            reinterpret_cast<float*>(scales.data)[place(scales)] = scale;
+        } else {
+            cache_kernels().write(x, values, to.dim, size_, cache_.type);
+        }
     }
 
     float* out_;
@@ -86,13 +97,13 @@ class RopeAndWriteKV : public Op {
     Cache cache_;
 };
 
-// Blocks of `bytes` each, lying one after the other.
-void copy_blocks(uintptr_t k, uintptr_t v, int64_t bytes, const std::vector<std::pair<int64_t, int64_t>>& pairs) {
-    char* const planes[] = {address<char>(k), address<char>(v)};
+// planes: address, and bytes of each of the blocks that lie there one after the other.
+void copy_blocks(const std::vector<std::pair<uintptr_t, int64_t>>& planes, const std::vector<std::pair<int64_t, int64_t>>& pairs) {
     const auto n_pairs = static_cast<int64_t>(pairs.size());
-    pool().run(2 * n_pairs, [&](int64_t task) {
-        char* data = planes[task / n_pairs];
+    pool().run(static_cast<int64_t>(planes.size()) * n_pairs, [&](int64_t task) {
+        const auto [start, bytes] = planes[static_cast<size_t>(task / n_pairs)];
         const auto [from, to] = pairs[static_cast<size_t>(task % n_pairs)];
+        char* data = address<char>(start);
         std::memcpy(data + to * bytes, data + from * bytes, static_cast<size_t>(bytes));
     });
 }
@@ -102,8 +113,9 @@ void copy_blocks(uintptr_t k, uintptr_t v, int64_t bytes, const std::vector<std:
 void bind_cache(nb::module_& m) {
     using A = uintptr_t;
     using I = int64_t;
-    using Strides = const std::vector<I>&;
-    bind_op<RopeAndWriteKV, A, A, A, A, I, I, I, I, I, I, A, A, A, I, A, A, Strides, A, Strides, I, I>(m, "RopeAndWriteKV");
+    using Planes = const std::vector<A>&;
+    using Strides = const std::vector<std::vector<I>>&;
+    bind_op<RopeAndWriteKV, A, A, A, A, I, I, I, I, I, I, A, A, A, I, A, Planes, Strides, I, I>(m, "RopeAndWriteKV");
     m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
 }
 

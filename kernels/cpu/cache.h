@@ -7,10 +7,11 @@
 
 namespace pagewell {
 
-enum class Float : int64_t { f32, f16, bf16 };
+// s8: whole numbers from -127 to 127, times a scale for each token and head.
+enum class CacheType : int64_t { f32, f16, bf16, s8 };
 
-inline constexpr int64_t size_of(Float type) {
-    return type == Float::f32 ? 4 : 2;
+inline constexpr int64_t size_of(CacheType type) {
+    return type == CacheType::f32 ? 4 : type == CacheType::s8 ? 1 : 2;
 }
 
 // Keys or values, [n_blocks, block_size, heads, D]; strides in elements.
@@ -21,15 +22,19 @@ struct Plane {
 
 struct Cache {
     Plane k, v;
-    Float type;
+    Plane k_scales, v_scales;  // float32, of s8 only; they have no dims
+    CacheType type;
     int64_t block_size;
 };
 
 struct CacheKernels {
     // Rotate one head: dims 0 .. 2 * half by cos and sin, [half] each; the rest of its `size` dims stays. out may be x.
     void (*rotate)(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t size);
-    // x[i] -> to[i * step], converted to the cache's type
-    void (*write)(const float* x, void* to, int64_t step, int64_t size, Float type);
+    // x[i] -> to[i * step], converted to a cache's type other than s8.
+    void (*write)(const float* x, void* to, int64_t step, int64_t size, CacheType type);
+    // x[i] -> to[i * step], x over the scale rounded to nearest even; returns the scale, max |x| / 127. All are 0 where the scale
+    // is 0, or NaN because a value is not finite. The same bits on all levels.
+    float (*quantize)(const float* x, int8_t* to, int64_t step, int64_t size);
 };
 
 PAGEWELL_TABLES(CacheKernels, cache)

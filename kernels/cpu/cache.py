@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
-from kernels.cpu.planes import FLOATS, layout, unsupported_cache
-from kernels.ops import Impl, OpSpec
+from kernels.cpu.planes import TYPES, layout, unsupported_cache
+from kernels.ops import Impl, OpSpec, Scales
 
 
 def rope_and_write_kv(
@@ -22,28 +22,30 @@ def rope_and_write_kv(
     k_cache: Tensor,
     v_cache: Tensor,
     slots: Tensor,
+    scales: Scales | None = None,
 ) -> Tensor:
     n_rows, n_heads, head_size = q.shape
     q, k, v = (x if x.stride()[1:] == (head_size, 1) else x.contiguous() for x in (q, k, v))
     out = empty(n_rows, n_heads, head_size)
     rows = (q, k, v, q.stride(0), k.stride(0), v.stride(0), n_heads, k.shape[1], head_size)
     angles = (positions, cos, sin, cos.shape[1])
-    launch(native.RopeAndWriteKV, out, *rows, *angles, slots, *layout(k_cache, v_cache), n_rows=n_rows)
+    launch(native.RopeAndWriteKV, out, *rows, *angles, slots, *layout(k_cache, v_cache, scales), n_rows=n_rows)
     return out
 
 
-def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
     """ValueError for a cache whose blocks do not lie one after the other, each without gaps."""
     if not pairs:
         return
-    for cache in (k_cache, v_cache):
+    planes = (k_cache, v_cache, *(scales or ()))
+    for cache in planes:
         extent = 1 + sum((size - 1) * stride for size, stride in zip(cache.shape[1:], cache.stride()[1:], strict=True))
         if not extent == cache.stride(0) == cache[0].numel():
             raise ValueError(f"Blocks of shape {tuple(cache.shape[1:])} with strides {cache.stride()} are not whole in memory.")
-    native.copy_blocks(k_cache.data_ptr(), v_cache.data_ptr(), k_cache.stride(0) * k_cache.itemsize, list(pairs))
+    native.copy_blocks([(cache.data_ptr(), cache.stride(0) * cache.itemsize) for cache in planes], list(pairs))
 
 
-_SPECS = tuple(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in FLOATS for head in (20, 64, 128, 512))
+_SPECS = tuple(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in TYPES for head in (20, 64, 128, 512))
 
 IMPLS = (
     Impl("rope_and_write_kv", "cpp", rope_and_write_kv, unsupported_cache, _SPECS),

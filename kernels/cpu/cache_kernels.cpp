@@ -45,18 +45,46 @@ PW_INLINE void write_halves(const float* x, uint16_t* to, int64_t step, int64_t 
     }
 }
 
-void write(const float* x, void* to, int64_t step, int64_t size, Float type) {
-    if (type == Float::f32) {
+void write(const float* x, void* to, int64_t step, int64_t size, CacheType type) {
+    if (type == CacheType::f32) {
         write_f32(x, static_cast<float*>(to), step, size);
-    } else if (type == Float::f16) {
+    } else if (type == CacheType::f16) {
         write_halves(x, static_cast<uint16_t*>(to), step, size, [](uint16_t* p, f32v v) { store_f16(p, v); });
     } else {
         write_halves(x, static_cast<uint16_t*>(to), step, size, [](uint16_t* p, f32v v) { store_bf16(p, v); });
     }
 }
 
+float quantize(const float* x, int8_t* to, int64_t step, int64_t size) {
+    const auto vectors = [&](const auto& fn) {
+        int64_t i = 0;
+        for (; i + N <= size; i += N) fn(i, N, load(x + i));
+        if (i < size) fn(i, int(size - i), load_some(x + i, int(size - i)));
+    };
+    f32v most = zero(), broken = zero();
+    vectors([&](int64_t, int, f32v v) {
+        most = max(most, abs(v));
+        broken = fma(v, zero(), broken);  // NaN from infinity and NaN
+    });
+    const float scale = reduce_max(most) / 127.0f + reduce_add(broken);
+    if (!(scale > 0.0f)) {
+        for (int64_t i = 0; i < size; ++i) to[i * step] = 0;
+        return scale;
+    }
+    // Divided, not multiplied by the inverse, which is infinite for the least of scales; those are coarse, hence the limits.
+    vectors([&](int64_t i, int n, f32v v) {
+        const f32v q = max(set1(-127.0f), min(set1(127.0f), round(div(v, set1(scale)))));
+        int8_t values[N];
+        int8_t* next = step == 1 && n == N ? to + i : values;
+        store_s8(next, q);
+        if (next != values) return;
+        for (int j = 0; j < n; ++j) to[(i + j) * step] = values[j];
+    });
+    return scale;
+}
+
 }  // namespace
 
-const CacheKernels cache = {rotate, write};
+const CacheKernels cache = {rotate, write, quantize};
 
 }  // namespace pagewell::PW_ISA

@@ -6,20 +6,22 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.support import unsupported
-from kernels.ops import OpSpec
+from kernels.ops import OpSpec, Scales
 
-FLOATS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
+"""As CacheType of cache.h numbers them."""
 MOST_HEAD_SIZE = 512
 
 
-def layout(k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, list[int], Tensor, list[int], int, int]:
-    """(k, its strides, v, its strides, block size, number format) of caches [n_blocks, block_size, Hkv, D]."""
-    return k_cache, list(k_cache.stride()), v_cache, list(v_cache.stride()), k_cache.shape[1], FLOATS[k_cache.dtype]
+def layout(k_cache: Tensor, v_cache: Tensor, scales: Scales | None) -> tuple[list[Tensor], list[list[int]], int, int]:
+    """(k and v, and the scales of each if there are any; strides of each; block size; type) of a cache."""
+    planes = [k_cache, v_cache, *(scale.unsqueeze(-1) for scale in scales or ())]
+    return planes, [list(plane.stride()) for plane in planes], k_cache.shape[1], TYPES[k_cache.dtype]
 
 
 def unsupported_cache(spec: OpSpec) -> str | None:
     """`unsupported`, and why this cache is not."""
-    if spec.kv_dtype not in (None, *FLOATS):
+    if spec.kv_dtype not in (None, *TYPES):
         return f"KV cache of {str(spec.kv_dtype).removeprefix('torch.')}"
     if spec.head_size is not None and spec.head_size > MOST_HEAD_SIZE:
         return f"heads of {spec.head_size} dims, more than {MOST_HEAD_SIZE}"

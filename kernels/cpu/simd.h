@@ -54,6 +54,9 @@ PW_INLINE void store_f16(uint16_t* p, f32v x) {
 PW_INLINE f32v load_bf16(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
+PW_INLINE f32v load_s8(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+// Whole numbers from -128 to 127.
+PW_INLINE void store_s8(int8_t* p, f32v x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v))); }
 PW_INLINE f32v add(f32v a, f32v b) { return {_mm512_add_ps(a.v, b.v)}; }
 PW_INLINE f32v sub(f32v a, f32v b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PW_INLINE f32v mul(f32v a, f32v b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -100,6 +103,12 @@ PW_INLINE void store_f16(uint16_t* p, f32v x) {
 }
 PW_INLINE f32v load_bf16(const uint16_t* p) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16))};
+}
+PW_INLINE f32v load_s8(const int8_t* p) { return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)))}; }
+PW_INLINE void store_s8(int8_t* p, f32v x) {
+    const __m256i wide = _mm256_cvtps_epi32(x.v);
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(half, half));
 }
 PW_INLINE f32v add(f32v a, f32v b) { return {_mm256_add_ps(a.v, b.v)}; }
 PW_INLINE f32v sub(f32v a, f32v b) { return {_mm256_sub_ps(a.v, b.v)}; }
@@ -158,6 +167,16 @@ PW_INLINE void store_some(float* p, f32v x, int n) {
 PW_INLINE f32v load_f16(const uint16_t* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))}; }
 PW_INLINE void store_f16(uint16_t* p, f32v x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x.v))); }
 PW_INLINE f32v load_bf16(const uint16_t* p) { return {vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16))}; }
+PW_INLINE f32v load_s8(const int8_t* p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, 4);
+    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))))};
+}
+PW_INLINE void store_s8(int8_t* p, f32v x) {
+    const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(x.v));
+    const int32_t four = vget_lane_s32(vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(half, half))), 0);
+    __builtin_memcpy(p, &four, 4);
+}
 PW_INLINE f32v add(f32v a, f32v b) { return {vaddq_f32(a.v, b.v)}; }
 PW_INLINE f32v sub(f32v a, f32v b) { return {vsubq_f32(a.v, b.v)}; }
 PW_INLINE f32v mul(f32v a, f32v b) { return {vmulq_f32(a.v, b.v)}; }

@@ -14,12 +14,13 @@ from kernels.reference.sample import logprobs, penalize, sample
 from kernels.reference.uniform import uniform
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_KV_TYPES = (*_FLOATS, torch.int8)
 
 
 def _supports(spec: OpSpec) -> str | None:
     if spec.dtype not in (None, *_FLOATS):
         return f"activations of {spec.dtype}"
-    if spec.kv_dtype not in (None, *_FLOATS):
+    if spec.kv_dtype not in (None, *_KV_TYPES):
         return f"KV cache of {spec.kv_dtype}"
     if spec.qtype not in (None, *QTYPES):
         return f"weights of type {spec.qtype}"
@@ -28,12 +29,14 @@ def _supports(spec: OpSpec) -> str | None:
 
 _PLAIN = tuple(OpSpec(dtype=dtype) for dtype in _FLOATS)
 _MATRICES = tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtype in QTYPES)
-_CACHES = tuple(OpSpec(dtype=dtype, kv_dtype=kv, head_size=64) for dtype, kv in ((_FLOATS[0], kv) for kv in _FLOATS))
+_CACHES = tuple(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=64) for kv in _KV_TYPES)
 _ATTENTION = (
-    *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in _FLOATS for head in (64, 80, 128, 256)),
-    OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=True),
-    OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, soft_cap=True),
-    OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=True, soft_cap=True),
+    *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in _KV_TYPES for head in (64, 80, 128, 256)),
+    *(
+        OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=64, window=window, soft_cap=cap)
+        for kv in (torch.float32, torch.int8)
+        for window, cap in ((True, False), (False, True), (True, True))
+    ),
 )
 
 IMPLS = tuple(

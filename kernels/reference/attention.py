@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.ops import Scales
+
 _MOST_SCORES = 1 << 22
 """Scores held at once (16 MiB); longer prompts are walked in tiles of query rows."""
 
@@ -19,6 +21,7 @@ def paged_attention(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
+    scales: Scales | None = None,
 ) -> Tensor:
     out = torch.empty_like(q)
     starts, contexts = query_starts.tolist(), context_lens.tolist()
@@ -33,14 +36,16 @@ def paged_attention(
             low = first_position + row
             high = low + rows.stop - rows.start
             seen_from = max(0, low - window + 1) if window else 0
-            k = _gather(k_cache, block_tables[i], seen_from, high)
-            v = _gather(v_cache, block_tables[i], seen_from, high)
+            k, v = (_gather(cache, block_tables[i], seen_from, high) for cache in (k_cache, v_cache))
+            if scales is not None:
+                of_k, of_v = (_gather(scale, block_tables[i], seen_from, high) for scale in scales)
+                k, v = k * of_k.unsqueeze(-1), v * of_v.unsqueeze(-1)
             out[rows] = _attend(q[rows], k, v, low - seen_from, scale, window, soft_cap)
     return out
 
 
 def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor:
-    """Positions start .. stop of one sequence, [stop - start, Hkv, D] float32."""
+    """Positions start .. stop of one sequence, [stop - start, Hkv, ...] float32."""
     block_size = cache.shape[1]
     first = start // block_size
     blocks = block_table[first : -(-stop // block_size)].long()

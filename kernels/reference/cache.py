@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernels.ops import Scales
+
 
 def rope_and_write_kv(
     q: Tensor,
@@ -18,13 +20,25 @@ def rope_and_write_kv(
     k_cache: Tensor,
     v_cache: Tensor,
     slots: Tensor,
+    scales: Scales | None = None,
 ) -> Tensor:
     cos, sin = cos.index_select(0, positions), sin.index_select(0, positions)
     written = slots >= 0
     block, offset = slots[written] // k_cache.shape[1], slots[written] % k_cache.shape[1]
-    k_cache[block, offset] = _rotate(k, cos, sin)[written].to(k_cache.dtype)
-    v_cache[block, offset] = v[written].to(v_cache.dtype)
+    for i, (cache, x) in enumerate(((k_cache, _rotate(k, cos, sin)), (v_cache, v))):
+        if scales is None:
+            cache[block, offset] = x[written].to(cache.dtype)
+        else:
+            cache[block, offset], scales[i][block, offset] = _quantised(x[written].float())
     return _rotate(q, cos, sin)
+
+
+def _quantised(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [..., D] -> int8 of the same shape and scales [...]; a value is their product."""
+    scale = x.abs().amax(-1) / 127
+    scale = torch.where(scale.isfinite(), scale, torch.nan)
+    steps = (x / scale.unsqueeze(-1)).round().clamp(-127, 127)
+    return torch.where(scale.unsqueeze(-1) > 0, steps, 0.0).to(torch.int8), scale
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -36,9 +50,9 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((rotated, rest), -1) if rest.shape[-1] else rotated
 
 
-def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
     if not pairs:
         return
     sources, destinations = torch.tensor(pairs, dtype=torch.int64, device=k_cache.device).unbind(1)
-    for cache in (k_cache, v_cache):
+    for cache in (k_cache, v_cache, *(scales or ())):
         cache[destinations] = cache[sources]

@@ -1,7 +1,7 @@
 """The equality matrix on real weights: law f (greedy) and law h (seeds). Every case asserts that its trigger happened.
 
-The weights are loaded once per model, dequantised so that steps are quick, and once more as the file has them; each case
-gets a core of its own over them.
+The weights are loaded once per model and format of its cache, dequantised so that steps are quick, and once more as the file
+has them; each case gets a core of its own over them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from engine.core import EngineCore, Runner
 from engine.loading import load_core
 from engine.outputs import RequestOutput
 from engine.text.tokenizer import Tokenizer
-from engine.types import Event, Request, SamplingParams, StepPlan, StepResult
+from engine.types import Event, Request, SamplingParams, StepPlan, StepResult, TokenLogprob
+from kernels.cpu import launch
 from tests import models, oracle
 
 N_TOKENS = 12
@@ -32,11 +33,12 @@ PROMPTS = {
 }
 
 
-def load(path: Path, quantization: str) -> tuple[Runner, Tokenizer]:
+def load(path: Path, quantization: str, kv_cache_dtype: str) -> tuple[Runner, Tokenizer]:
     config = EngineConfig(
         max_model_len=256,
         max_num_seqs=16,
         kv_cache_memory=64 << 20,
+        kv_cache_dtype=kv_cache_dtype,
         quantization=quantization,
         kernel_precision="exact",
     )
@@ -45,14 +47,20 @@ def load(path: Path, quantization: str) -> tuple[Runner, Tokenizer]:
 
 
 class Loaded:
-    """One model's weights, tokenizer and greedy answers by transformers."""
+    """One model's weights and tokenizer, and its greedy answers by transformers.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    transformers rounds no keys and values: with an int8 cache, answers are those to each prompt alone, whole and uncached.
+    """
+
+    def __init__(self, path: Path, kv_cache_dtype: str = "auto") -> None:
+        self.path, self.kv_cache_dtype = path, kv_cache_dtype
         self.tokenizer: Tokenizer
-        self.runner, self.tokenizer = load(path, "none")
+        self.runner, self.tokenizer = load(path, "none", kv_cache_dtype)
         self.prompts = {name: self.tokenizer.encode(text) for name, text in PROMPTS.items()}
-        self.expected = {name: oracle.greedy(path, ids, N_TOKENS) for name, ids in self.prompts.items()}
+        if kv_cache_dtype == "int8":
+            self.expected = {name: Bench(self).answer(name) for name in self.prompts}
+        else:
+            self.expected = {name: oracle.greedy(path, ids, N_TOKENS) for name, ids in self.prompts.items()}
 
 
 class FewerBlocks:
@@ -105,13 +113,16 @@ class Bench:
 @pytest.fixture(
     scope="module",
     params=[
-        "smollm2",
-        pytest.param("qwen_05b", marks=pytest.mark.models),
-        pytest.param("gemma", marks=pytest.mark.models),
+        ("smollm2", "auto"),
+        ("smollm2", "int8"),
+        pytest.param(("qwen_05b", "auto"), marks=pytest.mark.models),
+        pytest.param(("gemma", "auto"), marks=pytest.mark.models),
     ],
+    ids="-".join,
 )
 def loaded(request: pytest.FixtureRequest) -> Iterator[Loaded]:
-    yield Loaded(getattr(models, request.param)())
+    model, kv_cache_dtype = request.param
+    yield Loaded(getattr(models, model)(), kv_cache_dtype)
     oracle.forget()
 
 
@@ -213,8 +224,27 @@ def test_prompt_logprobs_do_not_depend_on_chunks_or_cache(loaded: Loaded) -> Non
         assert a.token_id == b.token_id and a.logprob == pytest.approx(b.logprob, abs=1e-4)
 
 
+@pytest.mark.skipif(launch.missing is not None, reason=f"no native operators: {launch.missing}")
+def test_chunks_company_cache_and_preemption_do_not_change_a_bit(loaded: Loaded) -> None:
+    def logprobs(bench: Bench, *beside: str) -> list[TokenLogprob]:
+        for name in beside:
+            bench.add(name, max_tokens=48)
+        output = bench.add("passage", logprobs=1, max_tokens=24)
+        bench.run()
+        return output.outputs[0].logprobs
+
+    bench = Bench(loaded)
+    alone = logprobs(bench)
+    assert len(alone) == 24
+    n_cached = bench.core.counters.cached_tokens
+    assert logprobs(bench) == alone and bench.core.counters.cached_tokens > n_cached
+    assert logprobs(Bench(loaded, max_num_batched_tokens=23), "code", "capital") == alone
+    pressed = Bench(loaded, n_blocks=-(-len(loaded.prompts["passage"]) // 16) + 2)
+    assert logprobs(pressed, "code") == alone and pressed.core.scheduler.n_preemptions > 0
+
+
 def test_weights_that_stay_quantised_give_the_same(loaded: Loaded) -> None:
-    dense, (loaded.runner, _) = loaded.runner, load(loaded.path, "auto")
+    dense, (loaded.runner, _) = loaded.runner, load(loaded.path, "auto", loaded.kv_cache_dtype)
     try:
         assert loaded.runner.weights_bytes < dense.weights_bytes / 2
         bench = Bench(loaded)

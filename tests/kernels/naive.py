@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.ops import DENSE, NF4_VALUES, SCALED, Weight
+from kernels.ops import DENSE, NF4_VALUES, SCALED, Scales, Weight
 from tests.kernels import naive_sample
 
 
@@ -90,6 +90,7 @@ def rope_and_write_kv(
     k_cache: Tensor,
     v_cache: Tensor,
     slots: Tensor,
+    scales: Scales | None = None,
 ) -> Tensor:
     """A pair of dims is a complex number, which its angle turns."""
     half = cos.shape[-1]
@@ -103,7 +104,14 @@ def rope_and_write_kv(
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
             place = divmod(slot, k_cache.shape[1])
-            k_cache[place], v_cache[place] = rotated[row], v[row]
+            if scales is None:
+                k_cache[place], v_cache[place] = rotated[row], v[row]
+                continue
+            for i, (cache, x) in enumerate(((k_cache, rotated), (v_cache, v))):
+                for head, values in enumerate(x[row].tolist()):
+                    scale = max(map(abs, values)) / 127
+                    scales[i][place][head] = scale
+                    cache[place][head] = torch.tensor([round(value / scale) if scale else 0 for value in values])
     return turned(q)
 
 
@@ -117,6 +125,7 @@ def paged_attention(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
+    scales: Scales | None = None,
 ) -> Tensor:
     """One query row at a time, over a Python list of the positions it sees."""
     out = torch.zeros_like(q)
@@ -128,8 +137,12 @@ def paged_attention(
             position = context - n_query + j
             seen = [p for p in range(position + 1) if not window or position - p < window]
             blocks, offsets = [tables[i][p // block_size] for p in seen], [p % block_size for p in seen]
-            keys = k_cache[blocks, offsets].double().repeat_interleave(group, 1)
-            values = v_cache[blocks, offsets].double().repeat_interleave(group, 1)
+            keys, values = k_cache[blocks, offsets].double(), v_cache[blocks, offsets].double()
+            if scales is not None:
+                keys, values = (
+                    x * of_x[blocks, offsets, :, None].double() for x, of_x in zip((keys, values), scales, strict=True)
+                )
+            keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
             row = starts[i] + j
             scores = torch.einsum("hd,phd->hp", q[row].double(), keys) * scale
             if soft_cap:
@@ -151,9 +164,9 @@ def _gated(gate: Tensor, up: Tensor, activation: Callable[[np.ndarray], np.ndarr
     return torch.from_numpy(activation(gate.double().numpy()) * up.double().numpy()).to(gate.dtype)
 
 
-def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
     for source, destination in pairs:
-        for cache in (k_cache, v_cache):
+        for cache in (k_cache, v_cache, *(scales or ())):
             cache[destination] = cache[source]
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.conformance import new_caches
+from kernels import reference
+from kernels.conformance import new_caches, new_scales, set_random
 from kernels.cpu.attention import paged_attention
 from kernels.cpu.cache import copy_blocks, rope_and_write_kv
 from kernels.cpu.launch import missing, native
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(missing is not None, reason=f"{missing}")
 LEVELS = [] if missing else native.levels()
 N_HEADS, N_KV_HEADS, HEAD_DIM, CONTEXT = 6, 2, 64, 700
 SPEC = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=HEAD_DIM)
+TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8]
 
 
 @pytest.fixture(params=LEVELS, autouse=True)
@@ -38,12 +40,12 @@ class Text:
         self.q = torch.randn(CONTEXT, N_HEADS, d, generator=g)
         n_blocks = -(-CONTEXT // block_size)
         self.caches = new_caches(spec, n_blocks + 9, block_size, N_KV_HEADS, by_dims=by_dims)
+        self.scales = new_scales(spec, n_blocks + 9, block_size, N_KV_HEADS, by_dims=by_dims)
         order = torch.Generator().manual_seed(seed)
         self.table = torch.randperm(n_blocks + 9, generator=order)[:n_blocks].int()
         positions = torch.arange(CONTEXT)
         blocks = self.table[positions // block_size].long()
-        for cache in self.caches:
-            cache[blocks, positions % block_size] = torch.randn(CONTEXT, N_KV_HEADS, d, generator=g).to(spec.kv_dtype)
+        set_random(self.caches, self.scales, (blocks, positions % block_size), g)
         self.settings = (d**-0.5, 100 if spec.window else 0, 5.0 if spec.soft_cap else 0.0)
 
     def rows(self, *parts: tuple[int, int]) -> Tensor:
@@ -51,10 +53,11 @@ class Text:
         q = torch.cat([self.q[first:last] for first, last in parts])
         starts = torch.tensor([0, *(last - first for first, last in parts)]).cumsum(0).int()
         contexts = torch.tensor([last for _, last in parts], dtype=torch.int32)
-        return paged_attention(q, *self.caches, starts, contexts, self.table.repeat(len(parts), 1), *self.settings)
+        tables = self.table.repeat(len(parts), 1)
+        return paged_attention(q, *self.caches, starts, contexts, tables, *self.settings, self.scales)
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", TYPES)
 @pytest.mark.parametrize(("window", "soft_cap"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("head_size", [64, 72, 80])
 def test_a_row_has_the_same_bits_alone_in_a_batch_and_in_any_chunk(
@@ -76,7 +79,7 @@ def test_a_row_has_the_same_bits_alone_in_a_batch_and_in_any_chunk(
         assert torch.equal(torch.cat([text.rows(chunk) for chunk in chunks]), whole)
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", TYPES)
 def test_where_blocks_lie_and_how_large_they_are_does_not_change_a_bit(kv_dtype: torch.dtype) -> None:
     spec = OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=HEAD_DIM)
     whole = Text(spec).rows((0, CONTEXT), (690, CONTEXT))
@@ -96,13 +99,13 @@ def test_a_long_text_is_cut_for_many_threads_without_changing_a_bit(n_threads: i
         assert torch.equal(text.rows(*parts), wanted)
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.int8])
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 def test_what_a_row_does_not_see_cannot_reach_it(bad: float, kv_dtype: torch.dtype) -> None:
     text = Text(OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=HEAD_DIM))
     wanted = text.rows((0, CONTEXT))
-    for cache in text.caches:
-        cache[text.table[650 // 16].long(), 650 % 16] = bad
+    for plane in text.scales or text.caches:
+        plane[text.table[650 // 16].long(), 650 % 16] = bad
     got = text.rows((0, CONTEXT))
     assert torch.equal(got[:650], wanted[:650])
     assert not got[650:].isfinite().any()
@@ -134,6 +137,30 @@ def test_keys_and_values_are_rounded_into_the_cache_as_torch_rounds(kv_dtype: to
     rope_and_write_kv(torch.randn(9, 2, 40), k, v, torch.zeros_like(rows), cos, sin, *caches, rows)
     for cache, x in zip(caches, (k, v), strict=True):
         torch.testing.assert_close(cache[0, :9], x.to(kv_dtype), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("by_dims", [True, False])
+@pytest.mark.parametrize("head_size", [40, 64])
+def test_int8_keys_and_values_and_their_scales_have_the_bits_of_the_reference(head_size: int, by_dims: bool) -> None:
+    spec = OpSpec(dtype=torch.float32, kv_dtype=torch.int8, head_size=head_size)
+    g = torch.Generator().manual_seed(3)
+    n = 32
+    sizes = torch.logspace(-46, 38, n).view(n, 1, 1)
+    k, v = torch.randn(2, n, 2, head_size, generator=g).clamp(-3, 3).mul(sizes).unbind()
+    v[10], v[11, :, 5], v[12, :, 7] = 0, torch.nan, -torch.inf
+    v[13] = torch.arange(head_size) / 2 - 10
+    v[13, :, -1] = 127  # so that the others are ties
+    q, angles, rows = torch.randn(n, 2, head_size, generator=g), torch.rand(n, head_size // 2, generator=g) * 9, torch.arange(n)
+    written = []
+    for operator in (reference.rope_and_write_kv, rope_and_write_kv):
+        planes = new_caches(spec, 2, 16, 2, by_dims=by_dims), new_scales(spec, 2, 16, 2, by_dims=by_dims)
+        operator(q, k, v, rows, angles.cos(), angles.sin(), *planes[0], rows, planes[1])
+        written.append([*planes[0], *planes[1]])
+    for got, wanted in zip(*written, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+    values, scales = (written[1][i].flatten(0, 1) for i in (1, 3))
+    assert scales[[11, 12]].isnan().all() and not values[10:13].any() and not scales[10].any()
+    assert 0 < scales.nan_to_num()[scales.nan_to_num() > 0].min() < 1e-40, "no scale was too small for a full float"
 
 
 def test_blocks_with_gaps_are_not_copied() -> None:

@@ -63,7 +63,7 @@ def _reference(op: str) -> Impl:
 
 def test_an_attention_that_forgets_the_window_is_noticed() -> None:
     honest = _reference("paged_attention")
-    forgetful = replace(honest, fn=lambda *args: honest.fn(*args[:7], 0, args[8]), specs=(replace(CPU_F32, window=True),))
+    forgetful = replace(honest, fn=lambda *args: honest.fn(*args[:7], 0, *args[8:]), specs=(replace(CPU_F32, window=True),))
     assert any("chunks beside decodes" in failure for failure in check(forgetful))
 
 
@@ -97,15 +97,51 @@ def test_an_attention_whose_offsets_wrap_at_2_to_the_31_is_noticed() -> None:
 def test_a_copy_that_serves_each_source_once_is_noticed() -> None:
     honest = _reference("copy_blocks")
 
-    def once(k_cache, v_cache, pairs):
+    def once(k_cache, v_cache, pairs, scales):
         honest.fn(k_cache, v_cache, list(dict(pairs).items()))
 
     assert any("(3, 1), (4, 2), (3, 0)" in failure for failure in check(replace(honest, fn=once, specs=(CPU_F32,))))
 
 
+INT8 = replace(CPU_F32, kv_dtype=torch.int8)
+
+
+def test_scales_that_are_not_copied_are_noticed() -> None:
+    honest = _reference("copy_blocks")
+    careless = replace(honest, fn=lambda k_cache, v_cache, pairs, scales: honest.fn(k_cache, v_cache, pairs), specs=(INT8,))
+    assert any("output 2" in failure for failure in check(careless, naive.copy_blocks))
+
+
+def test_int8_that_is_cut_off_instead_of_rounded_is_noticed() -> None:
+    honest = _reference("rope_and_write_kv")
+
+    def cutting(q, k, v, *rest):
+        k_cache, v_cache, slots, (_, scales) = rest[3:]
+        out = honest.fn(q, k, v, *rest)
+        block, offset = slots[slots >= 0] // v_cache.shape[1], slots[slots >= 0] % v_cache.shape[1]
+        steps = v[slots >= 0] / scales[block, offset].unsqueeze(-1)
+        v_cache[block, offset] = steps.nan_to_num().to(torch.int8)
+        return out
+
+    failures = check(replace(honest, fn=cutting, specs=(INT8,)), naive.rope_and_write_kv)
+    assert failures and all("output 2" in failure and "by up to 1" in failure for failure in failures)
+
+
+@pytest.mark.parametrize("forgotten", [0, 1])
+def test_an_attention_that_takes_the_scales_of_others_is_noticed(forgotten: int) -> None:
+    honest = _reference("paged_attention")
+
+    def careless(*args):
+        scales = [scale.clone() for scale in args[-1]]
+        scales[forgotten][:, ::2] = scales[forgotten][:, 1::2]
+        return honest.fn(*args[:-1], tuple(scales))
+
+    assert check(replace(honest, fn=careless, specs=(INT8,)), naive.paged_attention) != []
+
+
 def test_a_write_at_a_padding_slot_is_noticed() -> None:
     honest = _reference("rope_and_write_kv")
-    careless = replace(honest, fn=lambda *args: honest.fn(*args[:8], args[8].clamp(min=0)), specs=(CPU_F32,))
+    careless = replace(honest, fn=lambda *args: honest.fn(*args[:8], args[8].clamp(min=0), *args[9:]), specs=(CPU_F32,))
     assert check(careless) != []
 
 

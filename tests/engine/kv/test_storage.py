@@ -16,15 +16,25 @@ N_LAYERS, N_BLOCKS, BLOCK_SIZE, N_HEADS, HEAD_DIM = 3, 5, 16, 2, 8
 def _storage(dtype: torch.dtype = torch.float32) -> KVStorage:
     storage = KVStorage(N_LAYERS, N_BLOCKS, BLOCK_SIZE, N_HEADS, HEAD_DIM, dtype, torch.device("cpu"))
     for i in range(N_LAYERS):
-        for j, cache in enumerate(storage.layer(i)):
+        for j, plane in enumerate(_planes(storage, i)):
             for block in range(N_BLOCKS):
-                cache[block] = 100 * i + 10 * block + j
+                plane[block] = _mark(i, block, j)
     return storage
 
 
+def _mark(layer: int, block: int, plane: int) -> int:
+    """What fills a block; below 128, for int8."""
+    return 40 * layer + 8 * block + plane
+
+
+def _planes(storage: KVStorage, layer: int) -> list[torch.Tensor]:
+    k, v, scales = storage.layer(layer)
+    return [k, v, *(scale.unsqueeze(-1) for scale in scales or ())]
+
+
 def _blocks(storage: KVStorage) -> list[list[int]]:
-    """By layer, keys before values, the value that fills each block."""
-    caches = [cache for i in range(N_LAYERS) for cache in storage.layer(i)]
+    """By layer, keys, values and the scales of each, the value that fills each block."""
+    caches = [plane for i in range(N_LAYERS) for plane in _planes(storage, i)]
     assert all((cache == cache[:, :1, :1, :1]).all() for cache in caches)
     return [cache[:, 0, 0, 0].int().tolist() for cache in caches]
 
@@ -32,24 +42,27 @@ def _blocks(storage: KVStorage) -> list[list[int]]:
 def test_each_layer_has_blocks_of_its_own() -> None:
     storage = _storage()
     assert storage.layer(0)[0].shape == (N_BLOCKS, BLOCK_SIZE, N_HEADS, HEAD_DIM)
-    assert _blocks(storage) == [[100 * i + 10 * block + j for block in range(5)] for i in range(3) for j in range(2)]
+    assert _blocks(storage) == [[_mark(i, block, j) for block in range(5)] for i in range(3) for j in range(2)]
 
 
 def test_on_a_cpu_keys_lie_by_dims_and_values_by_tokens() -> None:
-    k, v = _storage().layer(1)
+    k, v, scales = _storage(torch.int8).layer(1)
     assert k.stride() == (BLOCK_SIZE * N_HEADS * HEAD_DIM, 1, HEAD_DIM * BLOCK_SIZE, BLOCK_SIZE)
     assert v.stride() == (BLOCK_SIZE * N_HEADS * HEAD_DIM, HEAD_DIM, HEAD_DIM * BLOCK_SIZE, 1)
+    for scale in scales:
+        assert scale.shape == (N_BLOCKS, BLOCK_SIZE, N_HEADS) and scale.stride() == (BLOCK_SIZE * N_HEADS, 1, BLOCK_SIZE)
 
 
 @pytest.mark.parametrize("source", ["as resolved", "reference"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 def test_copies_happen_in_every_layer(dtype: torch.dtype, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if source == "reference":
         plain = Impl("copy_blocks", "reference", copy_blocks, lambda spec: None, ())
         monkeypatch.setattr("engine.kv.storage.resolve", lambda op, spec: plain)
     storage = _storage(dtype)
     storage.copy([(0, 3), (0, 4), (2, 1)])
-    wanted = [[100 * i + 10 * block + j for block in (0, 2, 2, 0, 0)] for i in range(3) for j in range(2)]
+    n_planes = 4 if dtype == torch.int8 else 2
+    wanted = [[_mark(i, block, j) for block in (0, 2, 2, 0, 0)] for i in range(3) for j in range(n_planes)]
     assert _blocks(storage) == torch.tensor(wanted).to(dtype).int().tolist()
     storage.copy([])
     assert _blocks(storage)[0][0] == 0
@@ -61,4 +74,4 @@ def test_the_copy_is_one_call_for_all_layers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(registry, "_resolved", {})
     monkeypatch.setattr("engine.kv.storage.resolve", lambda op, spec: counted)
     _storage().copy([(1, 2)])
-    assert [pairs for _, _, pairs in calls] == [[(1, 2), (6, 7), (11, 12)]]
+    assert [pairs for _, _, pairs, _ in calls] == [[(1, 2), (6, 7), (11, 12)]]

@@ -13,10 +13,11 @@ from tests.engine.runner.sequences import sequence
 
 
 def placed(runner: ModelRunner, seqs: list[Sequence], n_more: int = 0, seed: int = 0) -> list[Sequence]:
-    """Give sequences blocks for their tokens and n_more, scattered over a cache that holds NaN everywhere."""
+    """Give sequences blocks for their tokens and n_more, scattered over a cache that holds NaN everywhere, if only as scales."""
     for layer in range(runner.model_config.n_layers):
-        for cache in runner.kv.layer(layer):
-            cache.fill_(torch.nan)
+        k, v, scales = runner.kv.layer(layer)
+        for tensor in (k, v, *(scales or ())):
+            tensor.fill_(torch.nan if tensor.is_floating_point() else -128)
     block_size = runner.kv.layer(0)[0].shape[1]
     free = random.Random(seed).sample(range(runner.n_blocks), runner.n_blocks)
     for seq in seqs:

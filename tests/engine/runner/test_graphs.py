@@ -116,7 +116,7 @@ def test_every_family_is_recorded_and_computes_the_same_bits(name: str, precisio
                 assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
 def test_the_bundled_model_gives_the_same_bits(kv_dtype: str) -> None:
     recorded, eager = both(models.smollm2(), kv_cache_dtype=kv_dtype)
     assert recorded.recorded is not None and eager.recorded is None

@@ -64,6 +64,11 @@ def test_a_cpu_takes_no_more_than_4_gib_by_default_and_says_so() -> None:
     assert "4.00 GiB" in budget.why
 
 
+def test_a_block_of_int8_has_a_quarter_of_the_bytes_and_its_scales() -> None:
+    assert memory.block_bytes(model(), 16, torch.float32) == 16 * 16 * 1024
+    assert memory.block_bytes(model(), 16, torch.int8) == 16 * (16 * 1024 // 4 + 2 * 16 * 2 * 4)
+
+
 def test_weights_activations_and_cache_stay_within_the_stated_share() -> None:
     fixed, per_position = memory.step_bytes(EngineConfig(), model(), torch.float32)
     for device, free, share in ((CPU, 4.0, 0.5), (GPU, 4.0, 0.9)):

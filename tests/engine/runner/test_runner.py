@@ -65,8 +65,11 @@ def test_recomputed_answer_tokens_have_no_prompt_logprobs(runner) -> None:
     assert [one.token_id for one in sampled.prompt_logprobs] == list(range(1, 8))
 
 
-def test_copied_blocks_hold_what_their_source_held_before_the_step_wrote(runner) -> None:
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+def test_copied_blocks_hold_what_their_source_held_before_the_step_wrote(reference, kv_dtype: str) -> None:
     """Two continuations of one half-filled block: the second writes into a copy, the first into the block itself."""
+    config = EngineConfig(block_size=8, kernel_precision="exact", kv_cache_dtype=kv_dtype)
+    runner = ModelRunner(config, open_checkpoint(reference[0]))
     first, second = sequence(PROMPTS[2][:12], temperature=0.0), sequence(PROMPTS[2][:12], temperature=0.0)
     placed(runner, [first], n_more=4)
     runner.execute(StepPlan((entry(first, 12),), (), ()))
@@ -110,13 +113,14 @@ def test_weights_and_formats_tell_caches_apart(reference, tmp_path) -> None:
     runners = [
         ModelRunner(EngineConfig(), checkpoint),
         ModelRunner(EngineConfig(kv_cache_dtype="float16"), checkpoint),
+        ModelRunner(EngineConfig(kv_cache_dtype="int8"), checkpoint),
         ModelRunner(EngineConfig(), open_checkpoint(tmp_path)),
     ]
-    assert len({tuple(runner.kv_extras.items()) for runner in runners}) == 3
+    assert len({tuple(runner.kv_extras.items()) for runner in runners}) == 4
     assert runners[0].kv_extras == ModelRunner(EngineConfig(), checkpoint).kv_extras
 
 
-@pytest.mark.parametrize("kv_dtype, tolerance", [("float16", 1e-2), ("bfloat16", 5e-2)])
+@pytest.mark.parametrize("kv_dtype, tolerance", [("float16", 1e-2), ("bfloat16", 5e-2), ("int8", 5e-2)])
 def test_a_narrower_cache_stays_close(reference, kv_dtype, tolerance) -> None:
     folder, model = reference
     runner = ModelRunner(EngineConfig(kv_cache_dtype=kv_dtype, kernel_precision="exact"), open_checkpoint(folder))
@@ -126,10 +130,26 @@ def test_a_narrower_cache_stays_close(reference, kv_dtype, tolerance) -> None:
     assert last.logprobs[0].logprob == pytest.approx(row[last.token_ids[0]].item(), abs=tolerance)
 
 
-def test_bfloat16_activations_run_and_stay_close(reference) -> None:
+def test_an_int8_cache_takes_a_quarter_of_the_memory_and_that_of_its_scales(reference) -> None:
+    runners = {
+        name: ModelRunner(EngineConfig(kv_cache_dtype=name, kv_cache_memory=1 << 20), open_checkpoint(reference[0]))
+        for name in ("float32", "int8")
+    }
+    per_token = {name: runner.kv_bytes / runner.n_blocks / 16 for name, runner in runners.items()}
+    model = runners["int8"].model_config
+    assert per_token["int8"] == per_token["float32"] / 4 + 2 * 4 * model.n_layers * model.n_kv_heads
+    for name, runner in runners.items():
+        caches = [runner.kv.layer(i) for i in range(model.n_layers)]
+        tensors = [tensor for k, v, scales in caches for tensor in (k, v, *(scales or ()))]
+        assert {str(tensor.dtype) for tensor in tensors[:2]} == {f"torch.{name}"}
+        assert sum(tensor.nbytes for tensor in tensors) == runner.kv_bytes
+
+
+@pytest.mark.parametrize(("kv_dtype", "dtype"), [("auto", torch.bfloat16), ("int8", torch.int8)])
+def test_bfloat16_activations_run_and_stay_close(reference, kv_dtype: str, dtype: torch.dtype) -> None:
     folder, model = reference
-    runner = ModelRunner(EngineConfig(dtype="bfloat16"), open_checkpoint(folder))
-    assert runner.kv.layer(0)[0].dtype == torch.bfloat16
+    runner = ModelRunner(EngineConfig(dtype="bfloat16", kv_cache_dtype=kv_dtype), open_checkpoint(folder))
+    assert runner.kv.layer(0)[0].dtype == dtype
     [seq] = placed(runner, [sequence([3, 1, 4], logprobs=0, temperature=0.0)])
     sampled = runner.execute(StepPlan((entry(seq, 3),), (), ())).sampled[0]
     row = torch.log_softmax(tiny.logits(model, [[3, 1, 4]])[0][-1], -1)

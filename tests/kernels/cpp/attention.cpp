@@ -1,5 +1,6 @@
 #include "kernels/cpu/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -27,7 +28,7 @@ struct Sequence {
         const int64_t head = size * BLOCK, block = HEADS * head;
         const Plane keys{reinterpret_cast<char*>(k.data()), block, 1, head, BLOCK};
         const Plane values{reinterpret_cast<char*>(v.data()), block, size, head, 1};
-        shape = {{keys, values, Float::f32, BLOCK}, size, GROUP, window, 1 / std::sqrt(float(size)), cap, size % 16 == 0};
+        shape = {{keys, values, {}, {}, CacheType::f32, BLOCK}, size, GROUP, window, 1 / std::sqrt(float(size)), cap, size % 16 == 0};
         for (int64_t i = CONTEXT; i < n_blocks() * BLOCK; ++i) {
             for (int64_t d = 0; d < size; ++d) {
                 k[key(1, i, d)] = v[value(1, i, d)] = std::numeric_limits<float>::quiet_NaN();
@@ -68,6 +69,40 @@ struct Sequence {
     }
 };
 
+// The same, rounded to int8.
+struct Quantized : Sequence {
+    std::vector<int8_t> small_k, small_v;
+    Values k_scales, v_scales;  // [block][head][token]
+
+    Quantized(int64_t size, int64_t rows, int64_t seen, float cap)
+        : Sequence(size, rows, seen, cap), small_k(size_t(k.size()), -128), small_v(size_t(v.size()), -128),
+          k_scales(n_blocks() * HEADS * BLOCK, std::numeric_limits<float>::quiet_NaN()), v_scales(k_scales) {
+        for (int64_t i = 0; i < CONTEXT; ++i) {
+            const int64_t at = (block_of(i) * HEADS + 1) * BLOCK + i % BLOCK;
+            round(k, small_k, k_scales[at], [&](int64_t d) { return key(1, i, d); });
+            round(v, small_v, v_scales[at], [&](int64_t d) { return value(1, i, d); });
+        }
+        Cache& cache = shape.cache;
+        cache.k.data = reinterpret_cast<char*>(small_k.data());
+        cache.v.data = reinterpret_cast<char*>(small_v.data());
+        cache.k_scales = {reinterpret_cast<char*>(k_scales.data()), HEADS * BLOCK, 1, BLOCK, 0};
+        cache.v_scales = {reinterpret_cast<char*>(v_scales.data()), HEADS * BLOCK, 1, BLOCK, 0};
+        cache.type = CacheType::s8;
+    }
+
+    template <typename Place>
+    void round(Values& wide, std::vector<int8_t>& small, float& scale, const Place& place) const {
+        float most = 0;
+        for (int64_t d = 0; d < head_size; ++d) most = std::max(most, std::abs(wide[place(d)]));
+        scale = most / 127;
+        for (int64_t d = 0; d < head_size; ++d) {
+            float& x = wide[place(d)];
+            small[size_t(place(d))] = int8_t(std::nearbyint(x / scale));
+            x = scale * float(small[size_t(place(d))]);
+        }
+    }
+};
+
 struct Free {
     void operator()(float* p) const { ::operator delete(p, std::align_val_t(64)); }
 };
@@ -77,12 +112,11 @@ std::unique_ptr<float, Free> scratch(int64_t head_size) {
     return std::unique_ptr<float, Free>(static_cast<float*>(::operator new(n_bytes, std::align_val_t(64))));
 }
 
-}  // namespace
-
-PW_TEST(attend) {
+template <typename Of>
+void compare(Check& check) {
     for (const int64_t head_size : {16, 24, 64, 80}) {
         for (const auto& [window, soft_cap] : {std::pair<int64_t, float>(0, 0.0f), {70, 0.0f}, {0, 0.5f}, {300, 0.5f}}) {
-            const Sequence sequence(head_size, 8, window, soft_cap);
+            const Of sequence(head_size, 8, window, soft_cap);
             const auto memory = scratch(head_size);
             for (const auto& [first, n] : {std::pair<int64_t, int64_t>(0, 5), {5, 1}, {6, 30}, {36, 4}}) {
                 check.about("head size " + std::to_string(head_size) + ", window " + std::to_string(window) + ", rows from " +
@@ -108,6 +142,16 @@ PW_TEST(attend) {
             }
         }
     }
+}
+
+}  // namespace
+
+PW_TEST(attend) {
+    compare<Sequence>(check);
+}
+
+PW_TEST(attend_int8) {
+    compare<Quantized>(check);
 }
 
 }  // namespace pagewell
