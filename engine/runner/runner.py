@@ -47,7 +47,7 @@ class ModelRunner:
         self.model_config = model = checkpoint.config
         self.device = device_of(config)
         self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
-        self.kv_dtype = _dtype(config.kv_cache_dtype, self.dtype)
+        self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
         dense = config.quantization == "none"
         self.weights_bytes = self.n_params * self.dtype.itemsize if dense else checkpoint.n_bytes
@@ -147,6 +147,12 @@ def device_of(config: EngineConfig) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(config.device)
+
+
+def _kv_default(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Attention of many or long answers takes as long as reading the cache does, and float16 halves it; its ten bits are more
+    than activations keep in the products. Exact runs keep all."""
+    return torch.float16 if device.type == "cpu" and config.kernel_precision == "fast" else dtype
 
 
 def _dtype(name: str, default: torch.dtype) -> torch.dtype:

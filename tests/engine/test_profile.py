@@ -25,7 +25,7 @@ async def test_every_part_of_a_step_is_there() -> None:
         if launch.missing is None:
             assert {"Linears Q4_1", "GatedLinear Q4_1", "PagedAttention"} <= set(case.operators)
             assert ("Linears Q8_0" in case.operators) == ("head" in case.parts)
-            assert sum(case.operators.values()) < case.step_s
+            assert sum(case.operators.values()) < 1.2 * case.step_s  # medians do not add up exactly
 
 
 async def test_a_short_window_is_filled_again_and_again_and_has_no_prefill_case() -> None:
