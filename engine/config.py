@@ -45,8 +45,8 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     kv_cache_dtype: Annotated[
         Literal["auto", "float32", "float16", "bfloat16", "int8"],
         Meta(
-            description="Number format of the KV cache. auto: float16 on a CPU, else that of the activations. int8: with a scale "
-            "for each token and head, in about half of float16's memory."
+            description="Number format of the KV cache. auto: float16 for float32 activations on a CPU, else that of the "
+            "activations. int8: with a scale for each token and head, in about half of float16's memory."
         ),
     ] = "auto"
     swap_space: Annotated[

@@ -152,7 +152,8 @@ def device_of(config: EngineConfig) -> torch.device:
 def _kv_default(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
     """Attention of many or long answers takes as long as reading the cache does, and float16 halves it; its ten bits are more
     than activations keep in the products. Exact runs keep all."""
-    return torch.float16 if device.type == "cpu" and config.kernel_precision == "fast" else dtype
+    narrow = device.type == "cpu" and dtype == torch.float32 and config.kernel_precision == "fast"
+    return torch.float16 if narrow else dtype
 
 
 def _dtype(name: str, default: torch.dtype) -> torch.dtype:

@@ -34,10 +34,10 @@ async def test_a_short_window_is_filled_again_and_again_and_has_no_prefill_case(
 
 
 async def test_answers_that_the_cache_has_no_room_for_are_left_out_or_begin_anew() -> None:
-    small = EngineConfig(max_model_len=256, max_num_batched_tokens=64, max_num_seqs=16, kv_cache_memory=50 << 20)
+    small = EngineConfig(max_model_len=256, max_num_batched_tokens=64, max_num_seqs=16, kv_cache_memory=25 << 20)
     cases = await profile(models.smollm2(), small, 3)
     assert [case.n_tokens for case in cases] == [1, 64]
-    scarce = msgspec.structs.replace(small, max_num_batched_tokens=256, kv_cache_memory=90 << 20)
+    scarce = msgspec.structs.replace(small, max_num_batched_tokens=256, kv_cache_memory=45 << 20)
     cases = await profile(models.smollm2(), scarce, 80)
     assert [case.n_tokens for case in cases] == [1, 16]
 

@@ -20,7 +20,8 @@ SIZES = {
 
 
 def saved(path: Path, family: str, **settings: Any) -> transformers.PreTrainedModel:
-    """A model in float32, saved into `path` as a folder of config.json and safetensors."""
+    """A model in float32, the same each time, saved into `path` as a folder of config.json and safetensors."""
+    torch.manual_seed(7)
     config = transformers.AutoConfig.for_model(family, **{**SIZES, **settings})
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

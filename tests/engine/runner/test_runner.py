@@ -112,7 +112,7 @@ def test_weights_and_formats_tell_caches_apart(reference, tmp_path) -> None:
     tiny.saved(tmp_path, "llama", max_position_embeddings=256, tie_word_embeddings=True)
     runners = [
         ModelRunner(EngineConfig(), checkpoint),
-        ModelRunner(EngineConfig(kv_cache_dtype="float16"), checkpoint),
+        ModelRunner(EngineConfig(kv_cache_dtype="float32"), checkpoint),
         ModelRunner(EngineConfig(kv_cache_dtype="int8"), checkpoint),
         ModelRunner(EngineConfig(), open_checkpoint(tmp_path)),
     ]
