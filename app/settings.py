@@ -27,8 +27,8 @@ from engine.errors import ConfigError
 
 CONFIG_NAME = "serving_config.toml"
 CONFIG_ENV = "PAGEWELL_CONFIG"
-PLACE_ENV = frozenset({CONFIG_ENV, "PAGEWELL_HOME", "PAGEWELL_TEST_MODELS"})
-"""PAGEWELL_* variables that are no settings but say where things lie."""
+OTHER_ENV = frozenset({CONFIG_ENV, "PAGEWELL_HOME", "PAGEWELL_TEST_MODELS", "PAGEWELL_ISA", "PAGEWELL_NATIVE"})
+"""PAGEWELL_* variables that are no settings: they say where things lie, and which native operators are built and used."""
 
 
 class OrchestratorSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -189,7 +189,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     by_env = {option.env: option for option in OPTIONS}
     values: dict[str, Any] = {}
     for name, text in environ.items():
-        if not name.startswith(ENV_PREFIX) or name in PLACE_ENV:
+        if not name.startswith(ENV_PREFIX) or name in OTHER_ENV:
             continue
         if name not in by_env:
             raise ConfigError(f"The environment has {name}, which is no setting.{did_you_mean(name, by_env)}", _LIST_HINT)

@@ -73,9 +73,9 @@ class Comparison:
             for peer in self.peers:
                 self._start(peer, folder, running, figures, index)
             for workload in self.workloads:
-                if self.patience_s and not wait_quiet(self.patience_s):
-                    self.say("Other programs keep the machine busy; going on nevertheless.")
-                for server in list(running):
+                for server in _turns(running, index):
+                    if self.patience_s and not wait_quiet(self.patience_s):
+                        self.say("Other programs keep the machine busy; going on nevertheless.")
                     self._put(workload, server, running, figures, index)
             for server in running:
                 figures[server.peer.name][START]["peak_bytes"] = server.peak_bytes()
@@ -154,3 +154,9 @@ class Comparison:
             "errors": self.errors,
             "rounds": self.rounds,
         }
+
+
+def _turns(servers: list[Server], index: int) -> list[Server]:
+    """In each round another one is first: a processor may give its best speed to the one that finds it cool."""
+    first = index % max(1, len(servers))
+    return servers[first:] + servers[:first]

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from app.settings import BY_NAME, OPTIONS
+from app.settings import OPTIONS
 from engine.errors import ConfigError
 
 STREAMS = 16
@@ -51,8 +51,7 @@ class Peer:
 
 def pagewell() -> Peer:
     """This Pagewell, with its defaults."""
-    command = [sys.executable, "-m", "app.cli", "serve", "{model}", "--port", "{port}"]
-    command += ["--threads", "{threads}"] if "threads" in BY_NAME else []
+    command = [sys.executable, "-m", "app.cli", "serve", "{model}", "--port", "{port}", "--threads", "{threads}"]
     return Peer("pagewell", tuple(command), "/health/ready", {"OMP_NUM_THREADS": "{threads}", "PAGEWELL_HOME": "{home}"})
 
 

@@ -6,6 +6,7 @@ import statistics
 from typing import Any
 
 from app.bench.compare import Round
+from app.bench.others import TOO_MUCH
 from app.bench.workloads import is_compared, is_more_better
 
 BASE = "pagewell"
@@ -14,8 +15,8 @@ BASE = "pagewell"
 def summarise(rounds: list[Round], base: str = BASE) -> list[dict[str, Any]]:
     """One row for each workload and figure that occurs: medians over the rounds, and ratios to each other server.
 
-    A ratio is taken within a round, is above 1 where `base` is better, and has median, min and max over the rounds. "best"
-    names the other server with the lowest median ratio.
+    What other programs disturbed is left out. A ratio is taken within a round, is above 1 where `base` is better, and has
+    median, min and max over the rounds. "best" names the other server with the lowest median ratio.
     """
     keys: dict[tuple[str, str], None] = {}
     for servers in rounds:
@@ -41,8 +42,9 @@ def _row(rounds: list[Round], workload: str, figure: str, base: str) -> dict[str
     values: dict[str, dict[int, float]] = {}
     for index, servers in enumerate(rounds):
         for name, workloads in servers.items():
-            value = workloads.get(workload, {}).get(figure)
-            if value is not None:
+            figures = workloads.get(workload, {})
+            value = figures.get(figure)
+            if value is not None and figures.get("others_cores", 0.0) <= TOO_MUCH:
                 values.setdefault(name, {})[index] = value
     ratios = {}
     for name in values:

@@ -66,6 +66,9 @@ class Workload:
             failed = [answer.error for answer in answers if answer.error is not None]
             if failed:
                 raise WorkloadFailed(f"{len(failed)} of {len(answers)} requests failed: {failed[0]}")
+            if not all(answer.n_prompt and answer.n_output == load.output_tokens for answer in answers):
+                counts = sorted({(answer.n_prompt, answer.n_output) for answer in answers})
+                raise WorkloadFailed(f"{load.output_tokens} tokens were asked for, but these came (prompt, answer): {counts}")
             waves.append(answers)
         everything = [answer for answers in waves for answer in answers]
         return self.figures(waves) | {
@@ -132,7 +135,7 @@ WORKLOADS = (
     _streams(8, 1),
     _streams(16, 1),
     Workload("prefill_512", "512 tokens in, 1 out: prompt tokens over the time to it", Load(1, 1, 512, 0, 1), _prefill, 3),
-    Workload("prefill_2048", "2,064 tokens in, 1 out: the same", Load(1, 1, 2048, 0, 1), _prefill, 2),
+    Workload("prefill_2048", "2,048 tokens in, 1 out: the same", Load(1, 1, 2048, 0, 1), _prefill, 2),
     Workload("http_8", "8 at once, 524 tokens in, 128 out each", Load(8, 8, 524, 0, 128), _http),
     Workload(
         "shared_1024", "1,024 tokens that all share, 64 of each one's own, one after the other: cold, then warm",

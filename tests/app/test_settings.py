@@ -96,7 +96,9 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 def test_unknown_variables_are_refused_but_places_are_not(toml: Path) -> None:
     with pytest.raises(ConfigError, match="PAGEWELL_MAX_NUM_SEQ,.*PAGEWELL_MAX_NUM_SEQS"):
         load_clean(environ={"PAGEWELL_MAX_NUM_SEQ": "4"})
-    load_clean(environ={"PAGEWELL_HOME": "/somewhere", "PAGEWELL_TEST_MODELS": "/else", "HOME": "/root"})
+    load_clean(
+        environ={"PAGEWELL_HOME": "/somewhere", "PAGEWELL_TEST_MODELS": "/else", "PAGEWELL_ISA": "avx2", "PAGEWELL_NATIVE": "off"}
+    )
 
 
 def test_environment_text_becomes_typed_values(toml: Path) -> None:

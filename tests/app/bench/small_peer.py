@@ -30,6 +30,7 @@ async def main(port: int, how: str) -> None:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         print(f"child {child.pid}", flush=True)
     small = Dying() if how == "dies" else SmallServer()
+    small.n_pieces = None
     async with await asyncio.start_server(small.answer, "127.0.0.1", port) as listener:
         await listener.serve_forever()
 

@@ -13,7 +13,7 @@ N_FIXED = 11
 
 
 class SmallServer:
-    """Streams n_pieces pieces, GAP_S apart, to each POST; breaks every third request if told to.
+    """Streams n_pieces pieces, or as many as are asked for, GAP_S apart, to each POST; breaks every third request if told to.
 
     Its model has two tokens for a word and N_FIXED for the rest of a prompt.
     """
@@ -23,7 +23,7 @@ class SmallServer:
         self.n_now = 0
         self.most_at_once = 0
         self.fail_every: int | None = None
-        self.n_pieces = N_PIECES
+        self.n_pieces: int | None = N_PIECES
         self.raw: bytes | None = None
         """Sent to whatever is asked, instead of an answer."""
 
@@ -44,12 +44,13 @@ class SmallServer:
             writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbusy")
         else:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-            for index in range(self.n_pieces):
+            n_pieces = self.n_pieces or self.bodies[-1]["max_tokens"]
+            for index in range(n_pieces):
                 await asyncio.sleep(GAP_S)
                 self._send(writer, {"choices": [{"index": 0, "delta": {"content": f"w{index} "}}]})
                 await writer.drain()
             n_words = sum(len(message["content"].split()) for message in self.bodies[-1]["messages"])
-            usage = {"prompt_tokens": 2 * n_words + N_FIXED, "completion_tokens": self.n_pieces}
+            usage = {"prompt_tokens": 2 * n_words + N_FIXED, "completion_tokens": n_pieces}
             self._send(writer, {"choices": [], "usage": usage | {"prompt_tokens_details": {"cached_tokens": 60}}})
             writer.write(b"data: [DONE]\n\n")
         self.n_now -= 1
