@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sqlite3
@@ -20,8 +19,10 @@ from app.machine import Machine, this_machine
 from app.options import format_bytes
 from app.settings import Settings
 from engine.async_engine import AsyncEngine
+from engine.loading import check_native
 from engine.types import Finished, SamplingParams, Usage
 from kernels import registry
+from kernels.cpu import launch
 
 PACKAGES = (
     "pagewell",
@@ -48,7 +49,8 @@ class Report:
 
 
 def examine(settings: Settings) -> Report:
-    """All that can be said without a model."""
+    """All that can be said without a model. ConfigError as when serving."""
+    check_native()
     machine = this_machine()
     report = Report()
     report.sections["machine"] = {
@@ -57,6 +59,7 @@ def examine(settings: Settings) -> Report:
         "instruction sets": " ".join(machine.simd) or "none known",
         "memory": f"{format_bytes(machine.free_bytes)} free of {format_bytes(machine.memory_bytes)}",
         "device": _device(settings),
+        "CPU operators": _operators(machine, settings),
     }
     report.sections["versions"] = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     for package in PACKAGES:
@@ -138,7 +141,14 @@ def _device(settings: Settings) -> str:
     if torch.cuda.is_available() and settings.engine.device != "cpu":
         free, total = torch.cuda.mem_get_info()
         return f"{torch.cuda.get_device_name()}, {format_bytes(free)} free of {format_bytes(total)}"
-    return f"cpu, torch uses {torch.get_num_threads()} threads and {torch.backends.cpu.get_cpu_capability()}"
+    return "cpu"
+
+
+def _operators(machine: Machine, settings: Settings) -> str:
+    if launch.missing is not None:
+        return f"plain torch: {launch.missing}"
+    n_threads = settings.engine.threads or machine.n_cores
+    return f"native, {launch.native.level()} of {', '.join(launch.native.levels())}, {n_threads} threads"
 
 
 def _advice(machine: Machine, settings: Settings) -> list[str]:
@@ -146,11 +156,14 @@ def _advice(machine: Machine, settings: Settings) -> list[str]:
     if not torch.cuda.is_available() and Path("/dev/nvidia0").exists():
         built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is a build without CUDA"
         found.append(f"There is an NVIDIA GPU, but torch does not see it: torch {torch.__version__} {built}.")
-    if platform.machine() in ("x86_64", "AMD64") and machine.simd and "avx2" not in machine.simd:
-        found.append("The processor has no AVX2: expect a quarter of the usual speed.")
-    if torch.get_num_threads() < machine.n_cores:
-        setter = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "the environment"
-        found.append(f"torch uses {torch.get_num_threads()} of {machine.n_cores} cores, because {setter} says so.")
+    if launch.missing is not None:
+        found.append(
+            f"Plain torch computes on the CPU, many times slower than native operators: {launch.missing}. {launch.remedy}"
+        )
+    elif (level := launch.native.level()) != (best := launch.native.levels()[-1]):
+        found.append(f"{launch.LEVEL_ENV} keeps the CPU operators at {level}, though this machine has {best}.")
+    if settings.engine.threads is not None and settings.engine.threads < machine.n_cores:
+        found.append(f"threads is {settings.engine.threads}, of {machine.n_cores} cores that could be used.")
     busy = psutil.getloadavg()[0]
     if busy > machine.n_threads / 2:
         found.append(f"Other programs keep {busy:.1f} of {machine.n_threads} threads busy; every figure here suffers from it.")
@@ -158,8 +171,9 @@ def _advice(machine: Machine, settings: Settings) -> list[str]:
         found.append("debug_checks (or env = development) checks the whole KV cache after each step.")
     if not settings.engine.enable_prefix_caching:
         found.append("enable_prefix_caching is off: prompts that begin alike are computed anew each time.")
-    if settings.engine.dtype == "float16" and not torch.cuda.is_available():
-        found.append("dtype is float16, which a CPU computes slowly: leave --dtype at auto.")
+    is_cpu = settings.engine.device == "cpu" or not torch.cuda.is_available()
+    if settings.engine.dtype in ("float16", "bfloat16") and is_cpu:
+        found.append(f"dtype is {settings.engine.dtype}, for which a CPU has no native operators: leave --dtype at auto.")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import time
@@ -48,6 +49,8 @@ class ModelHost:
         """Facts of the model; they stay after an unload."""
         self.on_ready: list[Callable[[AsyncEngine], None]] = []
         """Called on the event loop with each engine that becomes ready."""
+        self.on_unload: list[Callable[[AsyncEngine], None]] = []
+        """Called on the event loop with each engine that leaves; who goes on to hold it keeps the model in memory."""
         self.on_failed: list[Callable[[PagewellError], None]] = []
         """Called on the event loop when a load fails."""
         self.created = int(time.time())
@@ -130,12 +133,17 @@ class ModelHost:
         self.state = "unloaded"
         self.progress = 0.0
         async with self._memory:
+            _tell(self.on_unload, engine)
             try:
                 await engine.close()
             except Exception:
                 log.exception("The engine of %s did not close in order", self.name)
             else:
                 log.info("Unloaded %s", self.name)
+            # An engine and its events refer to each other, and `serve` has frozen them: only this takes the model out of memory.
+            del engine
+            gc.unfreeze()
+            gc.collect()
 
     async def drain(self, grace_s: float) -> None:
         """The server is stopping: answers may go on for `grace_s`, then those that have not ended end with an error.
@@ -216,17 +224,17 @@ class ModelHost:
 
     async def _look(self) -> None:
         """Unload after silence, load a new engine when the old one has died, end the rest after a failed load."""
-        engine = self._engine
-        if engine is None:
+        # No variable here may hold the engine while it is unloaded.
+        if self._engine is None:
             if self.state == "failed" and time.monotonic() >= self._retry_at:
                 self.state = "unloaded"  # the next request tries again
                 self._retry_at = math.inf
-        elif not engine.is_alive:
+        elif not self._engine.is_alive:
             log.error("The engine of %s has died; loading the model again", self.name)
             await self.unload()
             if self.state == "unloaded" and not self._stopping:  # no request has begun to load it meanwhile
                 self._begin()
-        elif engine.n_live:
+        elif self._engine.n_live:
             self._last_used = time.monotonic()
         elif self._idle_timeout_s and time.monotonic() - self._last_used > self._idle_timeout_s:
             await self.unload()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import psutil
 
-SIMD = ("sse4_2", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
-SIMD += ("neon", "asimd", "asimddp", "i8mm", "sve", "bf16")
-"""Instruction sets that the operators can profit from, as Linux names them."""
+from engine.runner import cores
+
+SIMD = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "asimddp")
+"""Instruction sets that the levels of kernels/cpu/isa.cpp ask for, as Linux names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Machine:
     system: str
     processor: str
     n_cores: int
-    """Physical cores."""
+    """Physical cores that this process may use: the default of threads that compute."""
     n_threads: int
-    """Hardware threads that this process may run on."""
+    """Hardware threads that it may use."""
     simd: tuple[str, ...]
     memory_bytes: int
     free_bytes: int
@@ -33,12 +33,11 @@ def this_machine() -> Machine:
     """What is known without root."""
     processor, flags = _processor()
     memory = psutil.virtual_memory()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         processor=processor,
-        n_cores=psutil.cpu_count(logical=False) or usable,
-        n_threads=usable,
+        n_cores=cores.physical(),
+        n_threads=cores.logical(),
         simd=tuple(flag for flag in SIMD if flag in flags),
         memory_bytes=memory.total,
         free_bytes=memory.available,
@@ -57,9 +56,7 @@ def _processor() -> tuple[str, set[str]]:
         return facts.get("model name") or platform.machine(), set(flags.split())
     if system == "Darwin":
         name = _sysctl("machdep.cpu.brand_string")
-        flags = {"asimd", "neon"} if platform.machine() == "arm64" else set(_sysctl("machdep.cpu.features").lower().split())
-        if _sysctl("hw.optional.arm.FEAT_I8MM") == "1":
-            flags.add("i8mm")
+        flags = set(f"{_sysctl('machdep.cpu.features')} {_sysctl('machdep.cpu.leaf7_features')}".lower().split())
         if _sysctl("hw.optional.arm.FEAT_DotProd") == "1":
             flags.add("asimddp")
         return name or platform.machine(), flags

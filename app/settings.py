@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from app import paths
+from app.catalog import bundled
 from app.options import ENV_PREFIX, Option, did_you_mean, options_of
 from engine.config import EngineConfig
 from engine.errors import ConfigError
@@ -57,7 +58,7 @@ class ServingSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
 
     model: Annotated[
         str, Meta(min_length=1, description="A GGUF file, a folder in Hugging Face layout, a catalogue name or a hub id.")
-    ] = "smollm2-135m-instruct"
+    ] = bundled.NAME
     served_model_name: Annotated[
         Annotated[str, Meta(min_length=1)] | None, Meta(description="Name that clients see. Default: the model's own.")
     ] = None

@@ -13,6 +13,8 @@ from msgspec import Meta
 
 from engine.errors import ConfigError
 
+KVCacheDtype = Literal["auto", "float32", "float16", "bfloat16", "int8"]
+
 
 class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """How the engine loads and runs one model."""
@@ -43,10 +45,11 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Meta(description="Size of the KV cache. Default: fitted to free memory.", extra={"unit": "bytes"}),
     ] = None
     kv_cache_dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16", "int8"],
+        KVCacheDtype,
         Meta(
-            description="Number format of the KV cache. auto: float16 for float32 activations on a CPU, else that of the "
-            "activations. int8: with a scale for each token and head, in about half of float16's memory."
+            description="Number format of the KV cache. auto: float16 for float32 activations on a CPU unless kernel_precision "
+            "is exact, else that of the activations. int8: with a scale for each token and head, in about half of float16's "
+            "memory."
         ),
     ] = "auto"
     swap_space: Annotated[
@@ -78,12 +81,12 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Literal["fast", "exact"],
         Meta(
             description="fast: products quantise activations to 8 bits, where the processor is faster so. exact: they are taken "
-            "in float32, for comparisons."
+            "in float32, and so is a KV cache whose kv_cache_dtype is auto; for comparisons."
         ),
     ] = "fast"
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="Threads that compute on a CPU. Default: one for each physical core."),
+        Meta(description="Threads that compute on a CPU. Default: one for each physical core that the process may use."),
     ] = None
     seed: Annotated[int, Meta(ge=0, description="Seed from which requests without a seed of their own draw theirs.")] = 0
     max_waiting: Annotated[

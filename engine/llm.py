@@ -27,7 +27,10 @@ Message = dict[str, Any]
 
 
 class LLM:
-    """A model stepped by the calling thread. `knobs` are EngineConfig's fields."""
+    """A model stepped by the calling thread. `knobs` are EngineConfig's fields.
+
+    Another model with another number of `threads` may be loaded only while this one does not compute: they share the threads.
+    """
 
     def __init__(self, model: str | Path, *, progress: bool = True, **knobs: Any) -> None:
         """Load a GGUF file or a Hugging Face folder. Raises ModelLoadError, ConfigError."""

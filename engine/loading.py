@@ -8,14 +8,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.errors import ModelLoadError, TemplateError
+from engine.errors import ConfigError, ModelLoadError, TemplateError
 from engine.info import ModelInfo
 from engine.models.parts import Matrix
 from engine.runner.runner import ModelRunner, device_of
@@ -53,14 +53,10 @@ def _main_format(runner: ModelRunner) -> str:
     return n_bytes.most_common(1)[0][0]
 
 
-@cache
-def _warn_of_plain_torch(reason: str) -> None:
-    """Once in a process, for a model may be loaded again."""
-    log.warning(
-        "The fast CPU operators cannot be used: %s. Plain torch computes instead, many times slower. Remedy: install a C++20 "
-        "compiler (Debian and Ubuntu: apt install g++ python3-dev), then Pagewell again; in a checkout, run make native.",
-        reason,
-    )
+def check_native() -> None:
+    """Raise ConfigError where the environment names native operators that are not there."""
+    if launch.misnamed:
+        raise ConfigError(f"{launch.missing}.", launch.remedy)
 
 
 def _give_back_freed_memory() -> None:
@@ -76,8 +72,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     """
     config = structs.replace(config, device=device_of(config).type)
     config.validate()
-    if config.device == "cpu" and launch.missing is not None:
-        _warn_of_plain_torch(launch.missing)
+    check_native()
     checkpoint = open_checkpoint(path)
     if checkpoint.kind == "gguf":
         tokenizer = Tokenizer.from_gguf(checkpoint.metadata)

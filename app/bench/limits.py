@@ -14,7 +14,8 @@ import torch
 
 from app.bench.others import Others, warning
 from engine.errors import ConfigError
-from kernels.cpu.launch import missing, native
+from kernels.cpu import launch
+from kernels.cpu.launch import native
 
 READ_BYTES = (1 << 20, 96 << 20, 1 << 30)
 """A core's own cache, the weights of the bundled model, and what no cache holds."""
@@ -81,8 +82,8 @@ def measure(
 
     Raises ConfigError where the native operators are missing.
     """
-    if missing is not None:
-        raise ConfigError(f"The native operators cannot be used here: {missing}.", "Build them with `make native`.")
+    if launch.missing is not None:
+        raise ConfigError(f"The native operators cannot be used here: {launch.missing}.", launch.remedy)
     buffers = {n_bytes: buffer(n_bytes) for n_bytes in sizes if n_bytes <= psutil.virtual_memory().available // 4}
     reads = [Limit("read", n, n_bytes=n_bytes) for n_bytes in buffers for n in threads]
     sums = [Limit(what, n, level) for what in ("f32", "int8") for level in native.levels() for n in threads]

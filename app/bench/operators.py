@@ -31,6 +31,9 @@ KV_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, 
 BLOCK_SIZE = 16
 BUDGET_S = 0.15
 _F32 = torch.float32
+PRODUCTS = ("quant_linear", "quant_linears", "gated_linear")
+OPS = (*PRODUCTS, "paged_attention", "rms_norm", "rms_norm_add", "silu_mul", "rope_and_write_kv")
+"""Operators that have cases; those that draw tokens are measured together, by sampling.py."""
 Arguments = Callable[[Impl, int], tuple[Any, ...]]
 
 
@@ -74,15 +77,20 @@ class Timing:
 def cases(shapes: Shapes, rows: tuple[int, ...], qtypes: tuple[str, ...]) -> Iterator[Case]:
     """All cases of a model."""
     for qtype in qtypes:
-        for what, n_out, n_in in shapes.matrices():
+        for op, what, outs, n_in in shapes.products():
             if shapes.fits(qtype, n_in):
-                yield from _products(shapes, f"{qtype} {what}", qtype, n_out, n_in, rows)
+                yield from _products(op, f"{qtype} {what}", qtype, outs, n_in, rows, shapes.weight_bytes)
     for name, dtype in KV_TYPES.items():
         for context in CONTEXTS:
             for batch in (((1, context),), ((1, context),) * 8, ((min(512, context), context),)):
                 yield _attention(shapes, name, dtype, batch)
     for n in rows:
         yield from _rows(shapes, n)
+
+
+def sources() -> set[str]:
+    """Where the operators come from."""
+    return {impl.source for op in OPS for impl in implementations(op)}
 
 
 def measure(case: Case, limits: Limits | None, threads: int, sources: tuple[str, ...] = ()) -> Iterator[Timing]:
@@ -125,26 +133,38 @@ def line(timing: Timing) -> str:
     )
 
 
-def _products(shapes: Shapes, what: str, qtype: str, n_out: int, n_in: int, rows: tuple[int, ...]) -> Iterator[Case]:
-    weight = random_weight(qtype, n_out, n_in, torch.Generator().manual_seed(0))
-    n_copies = min(MOST_COPIES, -(-shapes.weight_bytes // weight.n_bytes))
-    copies: dict[tuple[Any, int], Any] = {}
+def _products(
+    op: str, what: str, qtype: str, outs: tuple[int, ...], n_in: int, rows: tuple[int, ...], file_bytes: int
+) -> Iterator[Case]:
+    generator = torch.Generator().manual_seed(0)
+    weights = [random_weight(qtype, n_out, n_in, generator) for n_out in outs]
+    n_bytes = sum(weight.n_bytes for weight in weights)
+    n_copies = min(MOST_COPIES, -(-file_bytes // n_bytes))
+    copies: dict[tuple[Any, int], list[Any]] = {}
 
-    def copy(impl: Impl, i: int) -> Any:
+    def copy(impl: Impl, i: int) -> list[Any]:
         if (impl.pack, i) not in copies:
-            copies[impl.pack, i] = impl.pack(weight) if impl.pack else weight.map(Tensor.clone)
+            copies[impl.pack, i] = [impl.pack(weight) if impl.pack else weight.map(Tensor.clone) for weight in weights]
         return copies[impl.pack, i]
 
     for n in rows:
         x = torch.randn(n, n_in)
         spec = OpSpec(dtype=_F32, qtype=qtype)
         arithmetic = "f32" if qtype in DENSE else "int8"
-        n_ops = 2 * n * n_out * n_in
+        n_ops = 2 * n * sum(outs) * n_in
 
         def make(impl: Impl, i: int, x: Tensor = x) -> tuple[Any, ...]:
-            return x, copy(impl, i)
+            return _product_arguments(op, x, copy(impl, i))
 
-        yield Case("quant_linear", what, spec, n, 0, make, n_copies, weight.n_bytes, n_ops, arithmetic)
+        yield Case(op, what, spec, n, 0, make, n_copies, n_bytes, n_ops, arithmetic)
+
+
+def _product_arguments(op: str, x: Tensor, weights: list[Any]) -> tuple[Any, ...]:
+    if op == "quant_linears":
+        return x, weights, [None] * len(weights)
+    if op == "gated_linear":
+        return x, *weights, (None, None), "silu"
+    return x, *weights
 
 
 def _attention(shapes: Shapes, name: str, dtype: torch.dtype, batch: tuple[tuple[int, int], ...]) -> Case:
@@ -198,7 +218,7 @@ def _rows(shapes: Shapes, n: int) -> Iterator[Case]:
 
 def _share(case: Case, arithmetic: str, seconds: float, limits: Limits | None, threads: int) -> tuple[str, float]:
     """(what limits it, the share of it that is reached); ("", 0) where no limits are known, or it works in caches."""
-    if limits is None or case.op not in ("quant_linear", "paged_attention"):
+    if limits is None or case.op not in (*PRODUCTS, "paged_attention"):
         return "", 0.0
     times = {
         "read": case.n_bytes * 1e-9 / limits.rate("read", threads),

@@ -1,4 +1,4 @@
-"""Perplexity of a text: how much a model's arithmetic costs in quality.
+"""Perplexity of a text: how much a model's arithmetic, or the format of its KV cache, costs in quality.
 
 In windows of a fixed number of tokens that begin with the tokenizer's first token, the second half of each counts, as in
 llama.cpp's llama-perplexity, so that its figures on the same text can stand beside these.
@@ -7,6 +7,7 @@ llama.cpp's llama-perplexity, so that its figures on the same text can stand bes
 from __future__ import annotations
 
 import math
+import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from engine.llm import LLM, SamplingParams
 
 TEXT = Path(__file__).parent / "texts" / "prose.txt"
 WINDOW = 512
+EXACT = {"kernel_precision": "exact", "kv_cache_dtype": "float32"}
+"""What others are compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,16 @@ def of_llama_cpp(program: Path, model: Path, text: Path, threads: int) -> float:
         if "Final estimate: PPL = " in line:
             return float(line.split("PPL = ")[1].split()[0])
     raise ConfigError(f"{program} gave no perplexity (exit status {result.returncode}).", "Run it by hand to see why.")
+
+
+def standard_error(a: Perplexity, b: Perplexity) -> float:
+    """Of the logarithm of b's value over a's, which for small differences is their relative difference.
+
+    The two are paired token by token, so what is hard to foretell for both does not count. Tokens of a window are taken as
+    independent of each other.
+    """
+    differences = [x - y for x, y in zip(a.log_probabilities, b.log_probabilities, strict=True)]
+    return statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def spread(a: Perplexity, b: Perplexity) -> float:

@@ -16,7 +16,7 @@ import psutil
 
 from app.bench.peers import Peer
 from app.bench.wire import Endpoint
-from app.commands.answering import served_names
+from app.client import served_names
 from engine.errors import PagewellError
 
 START_S = 600.0

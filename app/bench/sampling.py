@@ -21,6 +21,7 @@ WAYS = {
     "min_p 0.05": SamplingParams(temperature=0.8, min_p=0.05),
 }
 _PASSES = 5
+SOURCE = "engine"
 
 
 def measure(shapes: Shapes, rows: tuple[int, ...]) -> Iterator[Timing]:
@@ -37,7 +38,7 @@ def measure(shapes: Shapes, rows: tuple[int, ...]) -> Iterator[Timing]:
                     sampler.sample(logits, seqs)
                     passes.append(time.perf_counter() - began)
             seconds = statistics.median(passes[1:])
-            yield Timing("sample", what, n, "engine", seconds, logits.nbytes / seconds * 1e-9, 0.0, "", 0.0)
+            yield Timing("sample", what, n, SOURCE, seconds, logits.nbytes / seconds * 1e-9, 0.0, "", 0.0)
 
 
 def _sequence(i: int, params: SamplingParams) -> Sequence:

@@ -25,14 +25,14 @@ class Shapes:
     weight_bytes: int
     """Of that file: what a decode step reads, and so how far the weights of one layer have gone when it comes round again."""
 
-    def matrices(self) -> Iterator[tuple[str, int, int]]:
-        """(name, out, in) of the products of a layer, and of the head."""
+    def products(self) -> Iterator[tuple[str, str, tuple[int, ...], int]]:
+        """(operator, name, out of each matrix, in) of the products of a layer, and of the head."""
         q, kv = self.n_heads * self.head_size, self.n_kv_heads * self.head_size
-        yield "q, k, v", q + 2 * kv, self.hidden
-        yield "o", self.hidden, q
-        yield "gate, up", 2 * self.mlp, self.hidden
-        yield "down", self.hidden, self.mlp
-        yield "head", self.n_vocab, self.hidden
+        yield "quant_linears", "q, k, v", (q, kv, kv), self.hidden
+        yield "quant_linear", "o", (self.hidden,), q
+        yield "gated_linear", "gate, up", (self.mlp, self.mlp), self.hidden
+        yield "quant_linear", "down", (self.hidden,), self.mlp
+        yield "quant_linear", "head", (self.n_vocab,), self.hidden
 
     def fits(self, qtype: str, n_in: int) -> bool:
         """Whether rows of n_in values are whole blocks, or groups, of a weight type."""

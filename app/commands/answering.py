@@ -13,15 +13,12 @@ import msgspec
 from httpx_sse import aconnect_sse
 
 from app.catalog.disk import LocalModel
+from app.client import ErrorMessage, client_of, error_text
 from app.printable import printable
 from engine.config import EngineConfig
 from engine.errors import PagewellError
 
 Message = dict[str, str]
-
-
-class NoServer(PagewellError):
-    """Something answers at an address, but it serves no models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ class ServerAnswerer:
             async with aconnect_sse(self._client, "POST", "/v1/chat/completions", json=body) as source:
                 if source.response.is_error:
                     await source.response.aread()
-                    raise PagewellError(_error_text(source.response))
+                    raise PagewellError(error_text(source.response))
                 has_begun = True
                 async for event in source.aiter_sse():
                     if event.data == "[DONE]":
@@ -164,38 +161,6 @@ class LocalAnswerer:
         await self._engine.close()
 
 
-def client_of(url: str, api_key: str | None) -> httpx.AsyncClient:
-    """A client for a Pagewell or any OpenAI-compatible server; waits long for answers, briefly for a connection."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        return httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(600, connect=3), trust_env=False)
-    except httpx.InvalidURL as error:
-        raise PagewellError(f"{url} is no address of a server: {error}.", "It should look like http://127.0.0.1:8000.") from error
-
-
-async def served_names(url: str, api_key: str | None) -> list[str] | None:
-    """Models that a server offers; None when nothing answers there.
-
-    Raises NoServer when what answers is something else, PagewellError when a server answers with an error.
-    """
-    async with client_of(url, api_key) as client:
-        try:
-            response = await client.get("/v1/models")
-        except httpx.TransportError:
-            return None
-        except httpx.HTTPError as error:
-            raise NoServer(f"What answers at {url} serves no models: {error}", "Check --url.") from error
-    if response.is_error and response.status_code != 404 and _openai_error(response) is not None:
-        raise PagewellError(
-            f"The server at {url} answers {response.status_code}: {_error_text(response)}", "Check --url and --api-key."
-        )
-    try:
-        return [model.id for model in msgspec.json.decode(response.content, type=_ModelList).data]
-    except msgspec.MsgspecError as error:
-        reason = f"GET /v1/models gives status {response.status_code} and no list of models."
-        raise NoServer(f"What answers at {url} serves no models: {reason}", "Check --url.") from error
-
-
 class _Delta(msgspec.Struct):
     content: str | None = None
 
@@ -218,37 +183,9 @@ class _Usage(msgspec.Struct):
         return Tally(self.prompt_tokens, n_cached or 0, self.completion_tokens, ttft_s, total_s)
 
 
-class _Error(msgspec.Struct):
-    message: str
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _Error
-
-
 class _Chunk(msgspec.Struct):
     """What is used of a chunk of a chat completion; other fields are left out."""
 
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None
-    error: _Error | None = None
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _ModelList(msgspec.Struct):
-    data: tuple[_Model, ...]
-
-
-def _openai_error(response: httpx.Response) -> str | None:
-    """The message of an error body in OpenAI's shape."""
-    try:
-        return msgspec.json.decode(response.content, type=_ErrorBody).error.message
-    except msgspec.MsgspecError:
-        return None
-
-
-def _error_text(response: httpx.Response) -> str:
-    return printable(_openai_error(response) or response.text[:200] or response.reason_phrase)
+    error: ErrorMessage | None = None

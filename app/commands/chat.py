@@ -76,7 +76,8 @@ def _answerer(
     runner: asyncio.Runner, settings: Settings, address: tuple[str, str | None], model: str | None, *, must_be_server: bool
 ) -> Iterator[Answerer]:
     """The server at `address` (base URL, key) if one answers there, else, unless it must be that server, the model itself."""
-    from app.commands.answering import LocalAnswerer, NoServer, ServerAnswerer, served_names
+    from app.client import NoServer, served_names
+    from app.commands.answering import LocalAnswerer, ServerAnswerer
 
     base, api_key = address
     try:

@@ -72,8 +72,8 @@ def run(settings: Settings, sock: socket.socket) -> None:
     serving = msgspec.structs.replace(settings.serving, served_model_name=name, port=sock.getsockname()[1])
     settings = dataclasses.replace(settings, serving=serving)
     host = ModelHost.from_settings(settings, model.path)
-
     app = create_app(settings, host)
+    gc.freeze()  # `settle` need not look through what was imported
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -109,16 +109,19 @@ def run(settings: Settings, sock: socket.socket) -> None:
         greeted = True
         click.echo(printable(welcome(settings, engine.info.max_model_len)), err=True)
 
-    def settle(_: object) -> None:
-        gc.freeze()
-        gc.enable()
-
     host.on_ready += [settle, greet]
     host.on_failed += [settle, give_up]
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
         server.run(sockets=[sock])
     if host.info is None and host.error is not None:
         raise host.error
+
+
+def settle(_: object) -> None:
+    """Collect garbage again, but never look through what is there now; ModelHost.unload takes that back."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def welcome(settings: Settings, window: int) -> str:

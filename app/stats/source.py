@@ -24,6 +24,7 @@ class Host(Protocol):
     progress: float
     error: PagewellError | None
     on_ready: list[Callable[[Any], None]]
+    on_unload: list[Callable[[Any], None]]
 
 
 class Source:
@@ -45,6 +46,7 @@ class Source:
         self.failure = ""
         """Why the engine could not answer."""
         host.on_ready.append(self._adopt)
+        host.on_unload.append(lambda _: self._leave())
 
     @property
     def engine(self) -> Any:

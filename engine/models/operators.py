@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kernels.ops import Impl, OpSpec
-from kernels.registry import resolve
+from kernels.registry import resolve, resolved
 
 _PRODUCTS = ("quant_linear", "quant_linears", "gated_linear")
 
@@ -29,6 +29,20 @@ class Operators:
     def native(self) -> bool:
         """Whether all that the model runs on are native CPU operators."""
         return all(impl.source.startswith("cpp") for impl in self.used)
+
+    @property
+    def plain(self) -> dict[str, tuple[str, ...]]:
+        """Operators of the model that run in plain torch -> what keeps each faster implementation from running them."""
+        ops = {impl.op for impl in self.used if impl.source == "reference"}
+        return {
+            resolution.op: resolution.reasons
+            for resolution in resolved()
+            if resolution.op in ops and resolution.source == "reference" and self._made(resolution.spec)
+        }
+
+    def _made(self, spec: OpSpec) -> bool:
+        formats = spec.dtype == self.dtype and spec.kv_dtype in (None, self.kv_dtype)
+        return formats and spec.device == self.device.type and spec.exact in (False, self.exact)
 
     def find(self, op: str, *, qtype: str | None = None) -> Impl:
         """An operator on activations, and on weights of `qtype` if it takes any; not counted as used. Raises KernelMissing."""

@@ -163,11 +163,11 @@ class MLP:
 
     @cached_property
     def _gated(self) -> Callable[[Tensor], Tensor]:
-        gate, up = self.gate, self.up
+        gate, up, activation = self.gate, self.up, self._activation  # without self, in which the function stays
         if fn := fused(self._ops, "gated_linear", (gate, up)):
             biases = gate.bias_value, up.bias_value
-            return lambda x: fn(x, gate.weight, up.weight, biases, self._activation)
-        activate = self._ops.get(f"{self._activation}_mul")
+            return lambda x: fn(x, gate.weight, up.weight, biases, activation)
+        activate = self._ops.get(f"{activation}_mul")
         return lambda x: activate(gate(x), up(x))
 
     def __call__(self, x: Tensor) -> Tensor:

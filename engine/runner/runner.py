@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,12 +18,13 @@ from engine.models.operators import Operators
 from engine.runner import memory, threads
 from engine.runner.graphs import RecordedStep, Unrecordable
 from engine.runner.inputs import StepBuffers
-from engine.runner.steps import EagerStep
+from engine.runner.steps import EagerStep, Step
 from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
 from engine.types import Entry, Sampled, StepPlan, StepResult, TokenLogprob
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.loader import fill
+from kernels.cpu import launch
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,8 @@ class ModelRunner:
             device=self.device.type,
             progress=progress,
         )
+        if self.device.type == "cpu" and not ops.native:
+            _warn_of_plain_torch(*_explained(ops))
         self.kv = KVStorage(
             model.n_layers, self.n_blocks, config.block_size, model.n_kv_heads, model.head_dim, self.kv_dtype, self.device
         )
@@ -110,7 +114,7 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a plan's tokens and draw from the last row of each entry that samples. Raises BrokenLogits."""
         self.kv.copy(plan.copies)
-        step = self.recorded if self.recorded is not None and self.recorded.holds(plan) else self.eager
+        step: Step = self.recorded if self.recorded is not None and self.recorded.holds(plan) else self.eager
         size = step.prepare(plan)
         hidden = step.forward(size)
         seqs = [entry.seq for entry in plan.entries if entry.samples]
@@ -147,6 +151,22 @@ def device_of(config: EngineConfig) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(config.device)
+
+
+def _explained(ops: Operators) -> tuple[str, str, str]:
+    """(operators that run in plain torch, why, what helps)"""
+    if launch.missing is not None:
+        return ", ".join(ops.plain), launch.missing, launch.remedy
+    # Of each operator's faster implementations the last one can do most.
+    reasons = [reason.partition(": ")[2] for of_one in ops.plain.values() for reason in of_one[-1:]]
+    remedy = "Leave --dtype at auto." if ops.dtype != torch.float32 else "Another model runs faster here."
+    return ", ".join(ops.plain), "; ".join(dict.fromkeys(reasons)), remedy
+
+
+@cache
+def _warn_of_plain_torch(ops: str, reasons: str, remedy: str) -> None:
+    """Once in a process, for a model may be loaded again."""
+    log.warning("Plain torch computes %s, many times slower than native operators: %s. %s", ops, reasons, remedy)
 
 
 def _kv_default(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:

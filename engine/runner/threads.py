@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from engine.runner import cores
 from kernels.cpu import launch
-
-_TORCH_DEFAULT = torch.get_num_threads()
-"""What torch found at its start: the physical cores, or OMP_NUM_THREADS."""
 
 
 def use(n_threads: int | None) -> None:
-    """Compute with this many threads, None: one for each physical core. Nothing may be computing."""
-    torch.set_num_threads(n_threads or _TORCH_DEFAULT)
-    if launch.missing is None:
-        n_threads = n_threads or launch.native.physical_cores()
-        if n_threads != launch.native.n_threads():
-            launch.native.set_threads(n_threads)
+    """Compute with this many threads, None: one for each physical core that this process may use.
+
+    The threads are the process's, so another number holds for every model in it, and none of them may be computing meanwhile.
+    """
+    n_threads = n_threads or cores.physical()
+    torch.set_num_threads(n_threads)
+    if launch.missing is None and n_threads != launch.native.n_threads():
+        launch.native.set_threads(n_threads)
 
 
 def leave_to_native_operators() -> None:

@@ -50,6 +50,10 @@ class Checkpoint(Protocol):
         """A 1-D tensor as float32."""
         ...
 
+    def is_stored(self, name: str, data: Tensor) -> bool:
+        """Whether `data`, all of a tensor, is what lies in the mapped file, and no copy of it."""
+        ...
+
     def read_ahead(self, name: str) -> None:
         """Have the disk begin to read a tensor that will soon be asked for, where the system can."""
         ...

@@ -71,6 +71,9 @@ class GGUFCheckpoint:
         values = self._restore(values, source)
         return values - 1 if source.minus_one else values
 
+    def is_stored(self, name: str, data: Tensor) -> bool:
+        return data.data_ptr() == self.file.data(self._source(name).gguf_name).data_ptr()
+
     def read_ahead(self, name: str) -> None:
         pages.read_ahead(self.file.data(self._source(name).gguf_name))
 

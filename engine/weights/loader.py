@@ -31,7 +31,7 @@ class Slot(Protocol):
     def fill(self, value: Weight | Tensor) -> bool:
         """Take a Weight where shape is 2-D, a float32 vector where it is 1-D; called exactly once.
 
-        Returns whether the slot goes on to refer to the value's memory, which may be the mapped file.
+        Returns whether the slot goes on to refer to the value's memory, which may lie in the mapped file.
         """
         ...
 
@@ -69,7 +69,7 @@ def fill(
     """Fill every slot of the model once; every tensor of the checkpoint must be used, but for a tied output matrix.
 
     quantization "auto" gives slots the matrices as the file has them, on a CPU as views on the mapped file; "none" makes
-    them dense in `dtype`. The disk reads ahead of the slot being filled, and pages that a slot has read and does not keep
+    them dense in `dtype`. The disk reads ahead of the slot being filled, and pages of the file that a slot does not keep
     are given back, so that a file and what was made of it are never in memory both. progress is called with (bytes done,
     bytes in all), the last time with both equal. Raises ModelLoadError, naming the tensors, when names or shapes of model
     and checkpoint do not agree.
@@ -88,10 +88,10 @@ def fill(
         if len(slot.shape) == 2:
             weight = checkpoint.weight(name)
             weight = _moved(_dense(weight, dtype) if quantization == "none" else weight, device)
-            if not slot.fill(weight):
-                checkpoint.give_back(name)
-            elif weight.data.device.type == "cpu":
+            if slot.fill(weight) and checkpoint.is_stored(name, weight.data):
                 pages.touch(weight.data)  # the first answer should not wait for the disk, and progress should mean something
+            else:
+                checkpoint.give_back(name)
         else:
             slot.fill(checkpoint.vector(name).to(device, copy=True))
         done += checkpoint.stored_bytes(name)

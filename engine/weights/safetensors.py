@@ -80,6 +80,9 @@ class SafetensorsCheckpoint:
         require_rank(self, name, 1)
         return self._tensor(name).float()
 
+    def is_stored(self, name: str, data: Tensor) -> bool:
+        return data.data_ptr() == self._tensor(name).data_ptr()
+
     def read_ahead(self, name: str) -> None:
         pages.read_ahead(self._tensor(name))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli import COMMANDS, cli
+from app.commands.bench import bench
 from app.commands.params import SettingType
 from app.commands.serve import bind, welcome
 from app.settings import OPTIONS, make
@@ -45,6 +48,27 @@ def test_help_imports_nothing_slow(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     for command in COMMANDS:
         assert f"  {command.name} " in result.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/performance/README.md"])
+def test_every_measurement_is_in_the_table_of_commands(page: str) -> None:
+    rows = [line for line in (ROOT / page).read_text("utf-8").splitlines() if line.startswith("| `pagewell ")]
+    named = {name for row in rows for name in re.findall(r"`(?:pagewell )?bench (\w+)", row)}
+    assert named == {*bench.commands}
+
+
+def test_every_command_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert {command.name for command in COMMANDS} <= {*re.findall(r"^\| `pagewell (\w+)", text, re.M)}
+
+
+def test_only_the_command_line_imports_commands() -> None:
+    for path in sorted((ROOT / "app").rglob("*.py")):
+        if path != ROOT / "app" / "cli.py" and path.parts[len(ROOT.parts) + 1] != "commands":
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                assert not [name for name in names if name.startswith("app.commands")], path
 
 
 def test_every_setting_is_an_option_of_serve_with_its_description() -> None:

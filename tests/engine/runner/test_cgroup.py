@@ -79,3 +79,32 @@ def test_no_limit_and_no_control_groups_leave_what_the_machine_has(mount: Path) 
     assert cgroup.left_bytes() is None
     group(mount, 1 << 60, 0)
     assert memory.free_bytes(torch.device("cpu")) <= psutil.virtual_memory().total
+
+
+def quota(folder: Path, quota_us: int | str, *, v1: bool = False) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if v1:
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota_us}\n")
+        (folder / "cpu.cfs_period_us").write_text("100000\n")
+    else:
+        (folder / "cpu.max").write_text(f"{quota_us} 100000\n")
+
+
+def test_the_tightest_quota_on_the_way_to_the_root_decides(mount: Path) -> None:
+    assert cgroup.cores() is None
+    joined(mount, "0::/user.slice/app.scope")
+    quota(mount / "user.slice/app.scope", "max")
+    assert cgroup.cores() is None
+    quota(mount / "user.slice", 250_000)
+    assert cgroup.cores() == 2.5
+    quota(mount / "user.slice/app.scope", 50_000)
+    assert cgroup.cores() == 0.5
+
+
+def test_quotas_of_version_1(mount: Path) -> None:
+    joined(mount, "5:cpu,cpuacct:/docker/f00", "4:memory:/docker/f00", "0::/")
+    quota(mount / "cpu", -1, v1=True)
+    group(mount / "memory/docker/f00", 64 * MIB, 60 * MIB, v1=True)
+    assert cgroup.cores() is None
+    quota(mount / "cpu/docker/f00", 150_000, v1=True)
+    assert cgroup.cores() == 1.5 and cgroup.left_bytes() == 4 * MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -51,6 +52,22 @@ def test_a_chain_of_operators_is_replayed_for_any_number_of_rows() -> None:
     for n in (1, 7, MOST_ROWS, 2, 1):
         x[:n] = given.flip(0)[:n]
         assert torch.equal(recording.replay(n), layers(x[:n].clone())), n
+
+
+def test_while_one_thread_records_another_computes() -> None:
+    x = torch.randn(2, 64)
+    wanted = rows.silu_mul(x, x)
+    calls: list[tuple] = []
+    found: list[Tensor] = []
+    with launch.recording(lambda op, args: calls.append(args), torch.empty):
+        beside = threading.Thread(target=lambda: found.append(rows.silu_mul(x, x)))
+        beside.start()
+        beside.join()
+        assert calls == []
+        rows.silu_mul(x, x)
+        with pytest.raises(RuntimeError, match="already"), launch.recording(lambda op, args: None, torch.empty):
+            pass
+    assert len(calls) == 1 and torch.equal(found[0], wanted) and torch.equal(rows.silu_mul(x, x), wanted)
 
 
 def test_columns_of_a_result_keep_their_place_in_its_rows() -> None:
@@ -116,7 +133,7 @@ def test_every_family_is_recorded_and_computes_the_same_bits(name: str, precisio
                 assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_the_bundled_model_gives_the_same_bits(kv_dtype: str) -> None:
     recorded, eager = both(models.smollm2(), kv_cache_dtype=kv_dtype)
     assert recorded.recorded is not None and eager.recorded is None

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.runner import threads
+from engine.runner import cores, threads
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
 from kernels.cpu import launch
@@ -29,8 +29,7 @@ def test_the_number_asked_for_is_used_and_by_default_that_of_the_cores() -> None
     threads.use(3)
     assert torch.get_num_threads() == 3 and native() in (3, None)
     threads.use(None)
-    assert torch.get_num_threads() == threads._TORCH_DEFAULT
-    assert launch.missing is not None or native() == launch.native.physical_cores()
+    assert torch.get_num_threads() == cores.physical() and native() in (cores.physical(), None)
 
 
 @pytest.mark.skipif(launch.missing is not None, reason=f"no native operators: {launch.missing}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from engine.weights.loader import fill, open_checkpoint
 from kernels.ops import Weight
 from tests import models
 from tests.engine.weights.gguf_writer import tiny_llama
+from tests.engine.weights.test_pages import resident_bytes
 
 
 @dataclass
@@ -21,8 +24,9 @@ class OneSlot:
     shape: tuple[int, ...]
     values: list[Weight | torch.Tensor] = field(default_factory=list)
 
-    def fill(self, value: Weight | torch.Tensor) -> None:
+    def fill(self, value: Weight | torch.Tensor) -> bool:
         self.values.append(value)
+        return True
 
 
 class Model:
@@ -95,3 +99,39 @@ def test_a_tied_output_matrix_may_be_there_too(tmp_path: Path) -> None:
     reports = []
     fill(model, open_checkpoint(tmp_path), progress=lambda done, total: reports.append((done, total)))
     assert reports[-1][0] == reports[-1][1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("quantization", ["auto", "none"])
+def test_of_the_file_stays_in_memory_only_what_slots_refer_to(quantization: str) -> None:
+    gc.collect()  # models of other tests may have mapped it too
+    checkpoint = open_checkpoint(models.smollm2())
+    model = Model(checkpoint)
+    fill(model, checkpoint, quantization=quantization, dtype=torch.bfloat16)
+    referred = [name for name, slot in model.slots.items() if checkpoint.is_stored(name, _data(slot.values[0]))]
+    is_permuted = [name for name in model.slots if "q_proj" in name or "k_proj" in name]
+    if quantization == "none":
+        assert referred == []
+    else:
+        assert "model.embed_tokens.weight" in referred and is_permuted and not {*referred} & {*is_permuted}
+    kept = sum(checkpoint.stored_bytes(name) for name in referred)
+    assert kept - (1 << 20) < resident_bytes(models.smollm2()) < kept + (8 << 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("dtype", "stay"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_of_a_folder_too(dtype: torch.dtype, stay: bool, tmp_path: Path) -> None:
+    from tests.engine.models import tiny
+
+    tiny.saved(tmp_path, "llama", hidden_size=512, intermediate_size=1024, head_dim=16)
+    checkpoint = open_checkpoint(tmp_path)
+    model = Model(checkpoint)
+    fill(model, checkpoint, quantization="auto" if stay else "none", dtype=dtype)
+    slots = [(name, slot) for name, slot in model.slots.items() if len(slot.shape) == 2]
+    assert all(checkpoint.is_stored(name, _data(slot.values[0])) == stay for name, slot in slots)
+    in_memory = resident_bytes(tmp_path / "model.safetensors")
+    assert in_memory > checkpoint.n_bytes - (1 << 20) if stay else in_memory < checkpoint.n_bytes / 4
+
+
+def _data(value: Weight | torch.Tensor) -> torch.Tensor:
+    return value.data if isinstance(value, Weight) else value
