@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.server import LiveServer
-from tests.tui.screen import dashboard, press, text, until, until_text
+from tests.tui.screen import dashboard, press, until, until_text
 from tui.feed.model import SHARED, USED
 from tui.widgets.block_map import BlockMap
 from tui.widgets.request_table import RequestTable
