@@ -193,7 +193,7 @@ PW_TEST(pool_whose_threads_cannot_be_had) {
     const int n_threads = pool().n_threads();
     bool refused = false;
     try {
-        set_threads(300);
+        set_threads(100);
     } catch (const std::system_error&) {
         refused = true;
     }
