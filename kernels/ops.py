@@ -6,8 +6,8 @@ its token and head. Float32 takes two bytes more than float16 of the 66 that a h
 neither infinite nor coarse. Other caches have None for scales.
 
 Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
-heads, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in float32, and
-allocates its result unless it says that it writes in place. Arguments are on one device.
+heads, which divide H, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in
+float32, and allocates its result unless it says that it writes in place. Arguments are on one device.
 
 Batch invariance is part of the contract: a row of the result depends on that row, its position and the weights only. The
 reference meets it up to rounding, for torch sums a product in an order that depends on its sizes.
