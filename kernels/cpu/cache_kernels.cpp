@@ -18,7 +18,6 @@ void rotate(const float* x, const float* cos, const float* sin, float* out, int6
         out[i] = a * cos[i] - b * sin[i];
         out[half + i] = b * cos[i] + a * sin[i];
     }
-    if (out == x) return;
     for (i = 2 * half; i + N <= size; i += N) store(out + i, load(x + i));
     for (; i < size; ++i) out[i] = x[i];
 }

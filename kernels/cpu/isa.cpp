@@ -100,7 +100,7 @@ int index_of(const std::string& name, const char* who) {
             if (name == LEVELS[i]) return i;
         }
     }
-    throw std::invalid_argument(who + name + ", which is not among the instruction sets that this machine and this build have: " +
+    throw std::invalid_argument(who + name + ", which is none of the instruction sets that this machine and this build have: " +
                                 (usable_ones.empty() ? "none" : usable_ones) + ".");
 }
 

@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+// For what kernels of several levels call: compiled for each by itself.
+#define PW_INLINE inline __attribute__((always_inline))
+
 namespace pagewell {
 
 // From the slowest to the fastest; what a processor must have:

@@ -174,7 +174,7 @@ PW_INLINE Scales read_dot_scales(const Head& head, const uint8_t* block) {
     return scales;
 }
 
-// f(super, index of its first block) along a panel, for blocks begin .. end, which are multiples of NB.
+// Where in a panel a block, which is a multiple of NB, begins with its superblock.
 template <Format T>
 PW_INLINE const uint8_t* super_at(const uint8_t* panel, int64_t block) {
     return panel + block / Layout<T>::NB * SUPER_BYTES<T>;

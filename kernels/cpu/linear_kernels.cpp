@@ -477,8 +477,16 @@ constexpr auto panel_of() -> decltype(&panel_product<Q4_0>) {
     else return nullptr;
 }
 
+template <Format T>
+constexpr int panel_bytes() {
+    if constexpr (T == F32) return PANEL * 4;
+    else if constexpr (T == F16 || T == BF16) return PANEL * 2;
+    else return SUPER_BYTES<T>;
+}
+
 template <int... T>
 constexpr LinearKernels kernels_of(std::integer_sequence<int, T...>) {
+    static_assert(((panel_bytes<Format(T)>() == PANEL_BYTES[T]) && ...));
     return {quantize,
             {zeros_of<Format(T)>()...},
             {panel_of<Format(T)>()...},

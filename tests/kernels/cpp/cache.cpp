@@ -19,12 +19,10 @@ PW_TEST(rotate) {
                 wanted[size_t(i)] = double(x[i]) * cos[i] - double(x[half + i]) * sin[i];
                 wanted[size_t(half + i)] = double(x[half + i]) * cos[i] + double(x[i]) * sin[i];
             }
-            Values out(size), same = x;
+            Values out(size);
             cache_kernels().rotate(x.data(), cos.data(), sin.data(), out.data(), half, size);
             check.close("rotate", out.data(), wanted.data(), size, 1e-6);
             check.that(out.kept(), "nothing is written past the end");
-            cache_kernels().rotate(same.data(), cos.data(), sin.data(), same.data(), half, size);
-            check.equal("rotate in place", same.data(), out.data(), size);
         }
     }
 }
