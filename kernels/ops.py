@@ -226,6 +226,9 @@ class RopeAndWriteKV(Protocol):
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
     stay. k's own memory may be reused.
 
+    Into float16, what is larger in magnitude than 65504, infinities too, is written as 65504 with its sign: one score that is
+    not exact does less harm than one that is infinite. NaN stays NaN.
+
     Into int8, x [D] of one token and head, after rotation, is written as round(x / scale) with ties to even, within -127 ..
     127, and its scale as max |x| / 127. Where that is 0 all are written as 0; where x is not finite too, and its scale as NaN.
     """
