@@ -14,7 +14,9 @@ pytestmark = pytest.mark.skipif(missing is not None, reason=f"{missing}")
 
 PROGRAM = """
 import importlib.util as u, sys
-native = u.module_from_spec(u.spec_from_file_location("_native", sys.argv[1]))
+spec = u.spec_from_file_location("_native", sys.argv[1])
+native = u.module_from_spec(spec)
+spec.loader.exec_module(native)
 try:
     print(native.level())
 except ValueError as error:
