@@ -145,7 +145,7 @@ PW_TEST(pool_works_alone_while_workers_are_kept_away) {
         for (int i = 0; i < 4; ++i) {
             pool.run(2, [&](int64_t) {
                 if (std::this_thread::get_id() == caller) {
-                    spin(50us);
+                    spin(200us);
                 } else {
                     std::this_thread::sleep_for(5ms);
                 }
