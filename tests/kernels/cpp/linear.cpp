@@ -192,7 +192,7 @@ void compare(Check& check, const std::string& name, const Packed& packed, const 
         linear_kernels().row[format](packed.panel(row / PANEL), int(row % PANEL), N_IN, scale, out.data());
         std::vector<double> wanted(weight.data() + row * N_IN, weight.data() + (row + 1) * N_IN);
         for (double& value : wanted) value *= scale;
-        check.close("row", out.data(), wanted.data(), N_IN, 1e-6);
+        check.close("row", out.data(), wanted.data(), N_IN, 1e-6 * scale);
         check.that(out.kept(), "nothing is written past the end");
     }
     // Sums of 768 terms up to 100 cancel; float32 leaves a thousandth of one.
