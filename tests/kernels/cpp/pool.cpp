@@ -153,16 +153,18 @@ PW_TEST(pool_works_alone_while_workers_are_kept_away) {
     bool alone_then_shared = false;
     for (int i = 0; i < TRIES && !alone_then_shared; ++i) {
         Pool pool(2);
-        for (int job = 0; job < 8; ++job) {
+        std::atomic<bool> slept{false};
+        for (int job = 0; job < 10 && !slept; ++job) {
             pool.run(2, [&](int64_t) {
                 if (std::this_thread::get_id() == caller) {
-                    spin(200us);
+                    for (const auto until = Clock::now() + 20ms; !slept && Clock::now() < until;) std::this_thread::yield();
                 } else {
-                    std::this_thread::sleep_for(5ms);
+                    slept = true;
+                    std::this_thread::sleep_for(30ms);
                 }
             });
         }
-        constexpr int64_t N_TASKS = 400, N_FIRST = 10;
+        constexpr int64_t N_TASKS = 400, N_FIRST = 3;
         Counts counts(N_TASKS);
         std::atomic<int64_t> first_of_others{N_TASKS};
         pool.run(N_TASKS, [&](int64_t task) {
