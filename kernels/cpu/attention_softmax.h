@@ -9,14 +9,15 @@ namespace {
 
 constexpr float LOG2_E = 1.44269504f;
 
-// 2^x within 2 ulp for x from -126 to 126; 2^-126 below, also of -infinity. NaN stays NaN. Polynomial: least relative error of degree 5 on
+// 2^x within 2 ulp for x from -126 to 126; below, at most 2^-126. NaN stays NaN. Polynomial: least relative error of degree 5 on
 // -1/2 .. 1/2 with 1 at 0.
 PW_INLINE f32v exp2(f32v x) {
-    x = max(set1(-126.0f), x);
 #if defined(__AVX512F__)
+    // For -infinity f is NaN, but 2^-infinity times any NaN is 0 (table of VSCALEFPS in the Intel SDM).
     const f32v k = round(x), f = sub(x, k);
 #else
     // Adding 1.5 * 2^23 rounds, and leaves the whole number in the lowest bits.
+    x = max(set1(-126.0f), x);
     const f32v magic = set1(12582912.0f), rounded = add(x, magic), f = sub(x, sub(rounded, magic));
 #endif
     f32v p = set1(1.326472614891827e-3f);
