@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.conformance import cases, check, difference
+from kernels.conformance import cases, check
+from kernels.conformance_difference import difference
 from kernels.cpu.launch import native
 from kernels.ops import OPERATORS, Impl, OpSpec
 from kernels.reference import IMPLS
