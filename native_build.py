@@ -37,7 +37,8 @@ MODULE = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 REASON = "_native_missing.txt"
 """File of the package that says why the module is not there."""
 MODES = ("auto", "required", "off")
-"""auto: where it cannot be built, go on without the module and say so. required: fail then. off: do not try."""
+"""auto: where it cannot be built, go on without the module and say so. required: fail then. off: do not compile;
+what an earlier build has left in the package stays, for `make` installs with off before it compiles."""
 
 
 class NotBuilt(Exception):

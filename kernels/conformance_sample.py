@@ -92,11 +92,22 @@ def sample_cases() -> Iterator[tuple[str, Build]]:
 
         yield f"drawn, {name}, {n_rows} x {n}", build
     yield "drawn, padded in place", _padded
+    yield "drawn, two heavy ones among equals", _two_heavy
 
 
 def _padded(g: Generator) -> tuple[Any, ...]:
     draws = torch.tensor([[0.8, -math.inf, 0, 0.95], [1.0, -math.inf, 20, 1.0], [0, 0, 0, 1]], dtype=torch.float64)
     return logits("padded", 3, 1003, g), draws, torch.rand(3, generator=g, dtype=torch.float64)
+
+
+def _two_heavy(g: Generator) -> tuple[Any, ...]:
+    """Whoever looks at a few evenly spaced values of the likelier ones sees those that are equal."""
+    top_p = torch.linspace(0.02, 0.99, 60, dtype=torch.float64)
+    draws = torch.stack((torch.ones(60), torch.full((60,), -math.inf), torch.zeros(60), top_p), dim=-1).double()
+    x = torch.full((60, 4096), -60.0)
+    x[:, :302] = -2.0
+    x[:, 2], x[:, 4] = 4.99, 5.0
+    return x, draws, torch.rand(60, generator=g, dtype=torch.float64)
 
 
 def penalize_cases() -> Iterator[tuple[str, Build]]:

@@ -6,8 +6,8 @@ its token and head. Float32 takes two bytes more than float16 of the 66 that a h
 neither infinite nor coarse. Other caches have None for scales.
 
 Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
-heads, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in float32, and
-allocates its result unless it says that it writes in place. Arguments are on one device.
+heads, which divide H, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in
+float32, and allocates its result unless it says that it writes in place. Arguments are on one device.
 
 Batch invariance is part of the contract: a row of the result depends on that row, its position and the weights only. The
 reference meets it up to rounding, for torch sums a product in an order that depends on its sizes.
@@ -225,6 +225,9 @@ class RopeAndWriteKV(Protocol):
     [n_blocks, block_size, Hkv, D] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
     stay. k's own memory may be reused.
+
+    Into float16, what is larger in magnitude than 65504, infinities too, is written as 65504 with its sign: one score that is
+    not exact does less harm than one that is infinite. NaN stays NaN.
 
     Into int8, x [D] of one token and head, after rotation, is written as round(x / scale) with ties to even, within -127 ..
     127, and its scale as max |x| / 127. Where that is 0 all are written as 0; where x is not finite too, and its scale as NaN.

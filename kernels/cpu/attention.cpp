@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "binding.h"
+#include "memory.h"
 #include "op.h"
 #include "planes.h"
 #include "pool.h"
@@ -18,30 +18,6 @@ namespace {
 constexpr int64_t TASKS_PER_THREAD = 6;
 // What reading a position's key and value costs, in rows of queries that use them.
 constexpr int64_t READ_COST = 3;
-
-// Float memory of one thread, aligned for vectors, that grows and stays.
-class Memory {
-  public:
-    float* get(int64_t size) {
-        if (size > size_) {
-            data_.reset(static_cast<float*>(::operator new(static_cast<size_t>(size) * sizeof(float), std::align_val_t(64))));
-            size_ = size;
-        }
-        return data_.get();
-    }
-
-  private:
-    struct Free {
-        void operator()(float* p) const { ::operator delete(p, std::align_val_t(64)); }
-    };
-    std::unique_ptr<float, Free> data_;
-    int64_t size_ = 0;
-};
-
-float* scratch(int64_t size) {
-    thread_local Memory memory;
-    return memory.get(size);
-}
 
 int64_t divide_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -67,9 +43,10 @@ struct Plan {
     std::vector<Task> tasks;
     std::unique_ptr<std::atomic<int64_t>[]> parts_left;
     size_t n_counters = 0;
-    Memory partials;
+    Buffer memory;
 
-    void cut(int64_t head_size, int n_threads) {
+    // Returns the workspace for partials.
+    float* cut(int64_t head_size, int n_threads) {
         int64_t total = 0;
         for (const Work& work : works) total += work.cost;
         const int64_t fair = n_threads == 1 ? total : total / (n_threads * TASKS_PER_THREAD);
@@ -84,12 +61,12 @@ struct Plan {
             }
             for (int64_t part = 0; part < work.n_parts; ++part) tasks.push_back({static_cast<int64_t>(i), part});
         }
-        partials.get(size);
         if (works.size() > n_counters) {
             parts_left = std::make_unique<std::atomic<int64_t>[]>(works.size());
             n_counters = works.size();
         }
         for (size_t i = 0; i < works.size(); ++i) parts_left[i].store(works[i].n_parts, std::memory_order_relaxed);
+        return reinterpret_cast<float*>(memory.get(static_cast<size_t>(size) * sizeof(float)));
     }
 };
 
@@ -102,7 +79,13 @@ class PagedAttention : public Op {
         : out_(address<float>(out)), q_(address<const float>(q)), q_stride_(q_stride), heads_(heads), kv_heads_(kv_heads),
           starts_(address<const int32_t>(query_starts)), contexts_(address<const int32_t>(context_lens)),
           tables_(address<const int32_t>(block_tables)), table_stride_(table_stride),
-          shape_{cache(planes, strides, block_size, type), head_size, heads / kv_heads, window, scale, soft_cap, false} {
+          shape_{cache(planes, strides, head_size, block_size, type),
+                 head_size,
+                 heads / kv_heads,
+                 window,
+                 scale,
+                 soft_cap,
+                 false} {
         const Cache& cache = shape_.cache;
         shape_.direct = cache.k.token == 1 && cache.v.dim == 1 && block_size % 16 == 0 && head_size % 16 == 0;
     }
@@ -111,14 +94,13 @@ class PagedAttention : public Op {
         thread_local Plan plan;
         plan.works.clear();
         for (int64_t i = 0; i < sizes.n_seqs; ++i) add_sequence(i, plan.works);
-        plan.cut(shape_.head_size, pool().n_threads());
+        float* partials = plan.cut(shape_.head_size, pool().n_threads());
         const AttentionKernels& kernels = attention_kernels();
-        const int64_t size = kernels.scratch_size(shape_.head_size);
-        float* partials = plan.partials.get(0);
+        const size_t n_bytes = static_cast<size_t>(kernels.scratch_size(shape_.head_size)) * sizeof(float);
         pool().run(static_cast<int64_t>(plan.tasks.size()), [&, &plan = plan](int64_t i) {
             const Task& task = plan.tasks[static_cast<size_t>(i)];
             const Work& work = plan.works[static_cast<size_t>(task.work)];
-            float* memory = scratch(size);
+            float* memory = reinterpret_cast<float*>(scratch(n_bytes));
             if (work.n_parts == 1) return kernels.attend(shape_, work.tile, memory);
             const int64_t first = task.part * work.n_splits() / work.n_parts;
             const int64_t last = (task.part + 1) * work.n_splits() / work.n_parts;

@@ -16,7 +16,6 @@ namespace pagewell {
 inline constexpr int64_t SPLIT = 256;
 // Rows of a tile at most; a multiple of the six that a register tile has.
 inline constexpr int64_t TILE_ROWS = 48;
-inline constexpr int64_t MOST_HEAD_SIZE = 512;
 
 struct AttentionShape {
     Cache cache;
@@ -40,7 +39,7 @@ struct AttentionTile {
 };
 
 // Floats that one split of one row leaves behind: the weighted sum, the maximum, the sum of weights.
-inline constexpr int64_t partial_size(int64_t head_size) {
+PW_INLINE constexpr int64_t partial_size(int64_t head_size) {
     return (head_size + 15) / 16 * 16 + 16;
 }
 

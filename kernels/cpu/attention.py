@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
 from kernels.cpu.planes import TYPES, layout, unsupported_cache
+from kernels.cpu.support import whole, whole_rows
 from kernels.ops import Impl, OpSpec, Scales
 
 
@@ -26,11 +27,14 @@ def paged_attention(
     soft_cap: float = 0.0,
     scales: Scales | None = None,
 ) -> Tensor:
+    """ValueError for query heads that cannot be shared out evenly among the KV heads."""
     n_rows, n_heads, head_size = q.shape
-    q = q if q.stride()[1:] == (head_size, 1) else q.contiguous()
+    if n_heads % k_cache.shape[2]:
+        raise ValueError(f"{k_cache.shape[2]} KV heads cannot have equal shares of {n_heads} query heads.")
+    q, block_tables = whole_rows(q), whole_rows(block_tables)
     out = empty(n_rows, n_heads, head_size)
     sizes = (n_heads, k_cache.shape[2], head_size)
-    tables = (query_starts, context_lens, block_tables, block_tables.stride(0))
+    tables = (whole(query_starts), whole(context_lens), block_tables, block_tables.stride(0))
     args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache, scales), *tables, scale, window, soft_cap)
     launch(native.PagedAttention, *args, n_rows=n_rows, n_seqs=len(context_lens))
     return out

@@ -13,6 +13,7 @@ constexpr float LOG2_E = 1.44269504f;
 // -1/2 .. 1/2 with 1 at 0.
 PW_INLINE f32v exp2(f32v x) {
 #if defined(__AVX512F__)
+    // For -infinity f is NaN, but 2^-infinity times any NaN is 0 (table of VSCALEFPS in the Intel SDM).
     const f32v k = round(x), f = sub(x, k);
 #else
     // Adding 1.5 * 2^23 rounds, and leaves the whole number in the lowest bits.

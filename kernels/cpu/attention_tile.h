@@ -2,6 +2,7 @@
 // For scores A is q, B the keys and k the dims; for the mix A is the weights, B the values and k the positions.
 #pragma once
 
+#include "cache.h"
 #include "simd.h"
 
 namespace pagewell::PW_ISA {
@@ -14,7 +15,7 @@ constexpr int V = UNIT / N;
 // Distances between rows of scratch memory, known to the compiler; 64 bytes past a power of two, so that rows at one column
 // do not all fall into the same cache sets. Behind each row of weights is room for what vectors write past its end or before
 // the next one's beginning.
-constexpr int64_t HEAD_STRIDE = 512 + 16;
+constexpr int64_t HEAD_STRIDE = MOST_HEAD_SIZE + 16;
 constexpr int64_t MARGIN = 32;
 constexpr int64_t WEIGHT_STRIDE = 256 + MARGIN;
 

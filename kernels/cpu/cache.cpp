@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <nanobind/stl/pair.h>
@@ -13,7 +15,12 @@
 
 namespace pagewell {
 
-Cache cache(const std::vector<uintptr_t>& data, const std::vector<std::vector<int64_t>>& strides, int64_t block_size, int64_t type) {
+Cache cache(const std::vector<uintptr_t>& data, const std::vector<std::vector<int64_t>>& strides, int64_t head_size,
+            int64_t block_size, int64_t type) {
+    if (head_size > MOST_HEAD_SIZE) {
+        throw std::invalid_argument("Heads have at most " + std::to_string(MOST_HEAD_SIZE) + " dims, not " +
+                                    std::to_string(head_size) + ".");
+    }
     const auto plane = [&](size_t i) -> Plane {
         const std::vector<int64_t>& steps = strides.at(i);
         return {address<char>(data.at(i)), steps.at(0), steps.at(1), steps.at(2), steps.at(3)};
@@ -27,8 +34,6 @@ namespace {
 // Rows of one task at most: neighbours of a sequence share cache lines of their block, which two threads had better not
 // write at once.
 constexpr int64_t MOST_ROWS = 16;
-// Values in a head at most, as attention has it.
-constexpr int64_t MOST_DIMS = 512;
 
 // q [n, heads, D], k and v [n, kv_heads, D]: rows `stride` apart, heads D apart.
 struct Rows {
@@ -47,7 +52,7 @@ class RopeAndWriteKV : public Op {
           v_{address<const float>(v), v_stride}, heads_(heads), kv_heads_(kv_heads), size_(size),
           positions_(address<const int64_t>(positions)), cos_(address<const float>(cos)), sin_(address<const float>(sin)),
           half_(half), slots_(address<const int64_t>(slots)),
-          cache_(cache(planes, strides, block_size, type)) {}
+          cache_(cache(planes, strides, size, block_size, type)) {}
 
     void run(const Sizes& sizes) const override {
         const int64_t per_task = std::clamp<int64_t>(sizes.n_rows / (2 * pool().n_threads()), 1, MOST_ROWS);
@@ -68,7 +73,7 @@ class RopeAndWriteKV : public Op {
         if (slot < 0) return;
         const int64_t block = slot / cache_.block_size, offset = slot % cache_.block_size;
         for (int64_t head = 0; head < kv_heads_; ++head) {
-            alignas(64) float turned[MOST_DIMS];
+            alignas(64) float turned[MOST_HEAD_SIZE];
             kernels.rotate(k_.head(row, head, size_), cos, sin, turned, half_, size_);
             write(turned, cache_.k, cache_.k_scales, block, offset, head);
             write(v_.head(row, head, size_), cache_.v, cache_.v_scales, block, offset, head);
@@ -116,6 +121,7 @@ void bind_cache(nb::module_& m) {
     using Planes = const std::vector<A>&;
     using Strides = const std::vector<std::vector<I>>&;
     bind_op<RopeAndWriteKV, A, A, A, A, I, I, I, I, I, I, A, A, A, I, A, Planes, Strides, I, I>(m, "RopeAndWriteKV");
+    m.attr("MOST_HEAD_SIZE") = MOST_HEAD_SIZE;
     m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -7,6 +7,9 @@
 
 namespace pagewell {
 
+// Dims of a head at most: scratch memory has room for as many.
+inline constexpr int64_t MOST_HEAD_SIZE = 512;
+
 // s8: whole numbers from -127 to 127, times a scale for each token and head.
 enum class CacheType : int64_t { f32, f16, bf16, s8 };
 
@@ -28,9 +31,9 @@ struct Cache {
 };
 
 struct CacheKernels {
-    // Rotate one head: dims 0 .. 2 * half by cos and sin, [half] each; the rest of its `size` dims stays. out may be x.
+    // Rotate one head: dims 0 .. 2 * half by cos and sin, [half] each; the rest of its `size` dims stays.
     void (*rotate)(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t size);
-    // x[i] -> to[i * step], converted to a cache's type other than s8.
+    // x[i] -> to[i * step], converted to a cache's type other than s8; to f16 within -65504 .. 65504.
     void (*write)(const float* x, void* to, int64_t step, int64_t size, CacheType type);
     // x[i] -> to[i * step], x over the scale rounded to nearest even; returns the scale, max |x| / 127. All are 0 where the scale
     // is 0, or NaN because a value is not finite. The same bits on all levels.

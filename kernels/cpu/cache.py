@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
 from kernels.cpu.planes import TYPES, layout, unsupported_cache
+from kernels.cpu.support import whole, whole_rows
 from kernels.ops import Impl, OpSpec, Scales
 
 
@@ -25,11 +26,11 @@ def rope_and_write_kv(
     scales: Scales | None = None,
 ) -> Tensor:
     n_rows, n_heads, head_size = q.shape
-    q, k, v = (x if x.stride()[1:] == (head_size, 1) else x.contiguous() for x in (q, k, v))
+    q, k, v = whole_rows(q), whole_rows(k), whole_rows(v)
     out = empty(n_rows, n_heads, head_size)
     rows = (q, k, v, q.stride(0), k.stride(0), v.stride(0), n_heads, k.shape[1], head_size)
-    angles = (positions, cos, sin, cos.shape[1])
-    launch(native.RopeAndWriteKV, out, *rows, *angles, slots, *layout(k_cache, v_cache, scales), n_rows=n_rows)
+    angles = (whole(positions), whole(cos), whole(sin), cos.shape[1])
+    launch(native.RopeAndWriteKV, out, *rows, *angles, whole(slots), *layout(k_cache, v_cache, scales), n_rows=n_rows)
     return out
 
 

@@ -5,6 +5,7 @@ namespace pagewell::PW_ISA {
 namespace {
 
 constexpr int N = f32v::N;
+constexpr float MOST_F16 = 65504.0f;
 
 void rotate(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t size) {
     int64_t i = 0;
@@ -18,7 +19,6 @@ void rotate(const float* x, const float* cos, const float* sin, float* out, int6
         out[i] = a * cos[i] - b * sin[i];
         out[half + i] = b * cos[i] + a * sin[i];
     }
-    if (out == x) return;
     for (i = 2 * half; i + N <= size; i += N) store(out + i, load(x + i));
     for (; i < size; ++i) out[i] = x[i];
 }
@@ -49,7 +49,10 @@ void write(const float* x, void* to, int64_t step, int64_t size, CacheType type)
     if (type == CacheType::f32) {
         write_f32(x, static_cast<float*>(to), step, size);
     } else if (type == CacheType::f16) {
-        write_halves(x, static_cast<uint16_t*>(to), step, size, [](uint16_t* p, f32v v) { store_f16(p, v); });
+        const f32v most = set1(MOST_F16), least = set1(-MOST_F16);
+        // In this order NaN stays NaN.
+        write_halves(x, static_cast<uint16_t*>(to), step, size,
+                     [&](uint16_t* p, f32v v) { store_f16(p, min(most, max(least, v))); });
     } else {
         write_halves(x, static_cast<uint16_t*>(to), step, size, [](uint16_t* p, f32v v) { store_bf16(p, v); });
     }

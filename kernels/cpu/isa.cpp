@@ -57,7 +57,7 @@ std::vector<std::string> detect() {
     if (!bit(one.c, 27)) return {};
     const uint64_t state = enabled_state();
     const Registers seven = cpuid(7, 0), more = cpuid(7, 1);
-    const bool avx2 = (state & 6) == 6 && bit(one.c, 12) && bit(one.c, 29) && bit(seven.b, 5);
+    const bool avx2 = (state & 6) == 6 && bit(one.c, 12) && bit(one.c, 29) && bit(seven.b, 5) && bit(seven.b, 8);
     if (!avx2) return {};
     std::vector<std::string> found{"avx2"};
     if (bit(more.a, 4)) found.push_back("avxvnni");
@@ -73,8 +73,9 @@ std::vector<std::string> detect() {
 #if defined(__APPLE__)
     return {"neon"};
 #elif defined(__linux__)
-    constexpr unsigned long HWCAP_ASIMDDP_BIT = 1ul << 20;
-    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP_BIT) return {"neon"};
+    // asm/hwcap.h of Linux: float16 arithmetic and dot products.
+    constexpr unsigned long ASIMDHP = 1ul << 10, ASIMDDP = 1ul << 20, needed = ASIMDHP | ASIMDDP;
+    if ((getauxval(AT_HWCAP) & needed) == needed) return {"neon"};
     return {};
 #else
     return {};
@@ -89,20 +90,24 @@ std::vector<std::string> detect() {
 
 #endif
 
-int index_of(const std::string& name) {
+// Index of a usable level; `who` asks for it.
+int index_of(const std::string& name, const char* who) {
+    std::string usable_ones;
     for (const auto& usable : usable_levels()) {
+        usable_ones += (usable_ones.empty() ? "" : ", ") + usable;
         if (usable != name) continue;
         for (int i = 0; i < N_LEVELS; ++i) {
             if (name == LEVELS[i]) return i;
         }
     }
-    throw std::invalid_argument(name + " is not a level that this machine and this build have.");
+    throw std::invalid_argument(who + name + ", which is none of the instruction sets that this machine and this build have: " +
+                                (usable_ones.empty() ? "none" : usable_ones) + ".");
 }
 
 int first_level() {
     const char* wanted = std::getenv("PAGEWELL_ISA");
-    if (wanted != nullptr && *wanted != 0) return index_of(wanted);
-    return usable_levels().empty() ? -1 : index_of(usable_levels().back());
+    if (wanted != nullptr && *wanted != 0) return index_of(wanted, "PAGEWELL_ISA is ");
+    return usable_levels().empty() ? -1 : index_of(usable_levels().back(), "");
 }
 
 int& current() {
@@ -122,7 +127,7 @@ std::string level() {
 }
 
 void set_level(const std::string& name) {
-    current() = index_of(name);
+    current() = index_of(name, "The level is to be ");
 }
 
 int level_index() {

@@ -4,20 +4,23 @@
 #include <string>
 #include <vector>
 
+// For what kernels of several levels call: compiled for each by itself.
+#define PW_INLINE inline __attribute__((always_inline))
+
 namespace pagewell {
 
-// Rising order: each level includes those before it.
-//   avx2    AVX2, FMA, F16C
+// From the slowest to the fastest; what a processor must have:
+//   avx2    AVX2, FMA, F16C, BMI2
 //   avxvnni avx2 and AVX-VNNI (256-bit integer dot products)
 //   avx512  avx2 and AVX-512 F, BW, DQ, VL, VNNI
-//   neon    ARM with dot products (the only level of its platform)
+//   neon    ARM with dot products and float16 arithmetic (the only level of its platform)
 // "none" on a machine that has none of them: the native operators are not used there.
 
 // Levels that this machine can run and this build has, rising.
 std::vector<std::string> usable_levels();
 
-// The level in use, or "none". At first the highest, or the one that PAGEWELL_ISA names. Throws std::invalid_argument
-// where that names one that cannot be had.
+// The level in use, or "none". At first the highest, or the one that PAGEWELL_ISA names. Throws std::invalid_argument, as
+// every operator then does, where that names one that cannot be had.
 std::string level();
 
 // Use a level from usable_levels() from now on, for tests and comparisons. Throws std::invalid_argument for another one.

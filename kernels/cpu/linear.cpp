@@ -77,7 +77,7 @@ void each_panel(int64_t n_panels, int64_t panel_bytes, int64_t k, int64_t n_rows
     const int64_t n_passes = (n_rows + pass - 1) / pass;
     const int64_t work = panel_bytes * std::max<int64_t>(1, std::min(n_rows, pass) / 16);
     const int64_t wanted = std::max<int64_t>(1, n_panels * n_passes / (pool().n_threads() * TASKS_PER_THREAD));
-    const int64_t per_task = std::clamp<int64_t>((TASK_BYTES + work - 1) / work, 1, std::max<int64_t>(wanted, 1));
+    const int64_t per_task = std::clamp<int64_t>((TASK_BYTES + work - 1) / work, 1, wanted);
     const int64_t tasks = (n_panels + per_task - 1) / per_task;
     pool().run(tasks * n_passes, [&](int64_t task) {
         const int64_t first = task / tasks * pass, n = std::min(pass, n_rows - first);
@@ -101,7 +101,6 @@ class Linears : public Op {
         for (size_t i = 0; i < weights.size(); ++i) {
             if (weights[i]->n_in() != weights[0]->n_in()) throw std::invalid_argument("The weights take rows of different sizes.");
             if (weights[i]->is_float()) exact_ = true;
-            zeros_ |= linear_kernels().zeros[weights[i]->format()];
             targets_.push_back({*weights[i], address<const float>(biases[i]), address<float>(outs[i])});
             n_panels_ += weights[i]->n_panels();
             panel_bytes_ = std::max(panel_bytes_, weights[i]->panel_bytes());
@@ -111,7 +110,9 @@ class Linears : public Op {
     void run(const Sizes& sizes) const override {
         if (sizes.n_rows == 0) return;
         const int64_t k = targets_[0].weight.n_in();
-        const Input input(x_, x_stride_, k, sizes.n_rows, exact_, zeros_);
+        unsigned zeros = 0;
+        for (const Target& target : targets_) zeros |= linear_kernels().zeros[target.weight.format()];
+        const Input input(x_, x_stride_, k, sizes.n_rows, exact_, zeros);
         each_panel(n_panels_, panel_bytes_, k, sizes.n_rows, [&](int64_t panel, int64_t first, int64_t n) {
             const Target* target = targets_.data();
             while (panel >= target->weight.n_panels()) panel -= (target++)->weight.n_panels();
@@ -129,7 +130,6 @@ class Linears : public Op {
     bool exact_;
     std::vector<Target> targets_;
     int64_t n_panels_ = 0, panel_bytes_ = 0;
-    unsigned zeros_ = 0;
 };
 
 // out = activation(x times gate + bias) * (x times up + bias)

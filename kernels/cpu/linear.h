@@ -32,6 +32,12 @@ enum Format : int {
     N_FORMATS
 };
 
+// Bytes of a panel for the values of one block of the file, that is of its 16 rows: linear_formats.h has their order,
+// and linear_kernels.cpp holds it to these numbers.
+constexpr int PANEL_BYTES[N_FORMATS] = {288,          320,          352,      384,          544,      64 + 8 * 288, 64 + 8 * 352,
+                                        32 + 8 * 416, 80 + 4 * 256, 80 + 512, 80 + 256,     64 + 2048, 64 + 512,     64,
+                                        32,           32,           64 + 2048, 64 + 512,    64 + 512, 64 + 256};
+
 // Zero points of the packed integers, by which sums are corrected.
 enum Zero : int { ZERO_8, ZERO_16, ZERO_32, ZERO_128, N_ZEROS };
 constexpr int ZERO_POINT[N_ZEROS] = {8, 16, 32, 128};
@@ -49,7 +55,7 @@ struct Quantized {
     unsigned zeros;               // bit by bit, which of the seeds are wanted
 
     // Where a row's first block lies, in rows of one block.
-    int64_t at(int64_t row) const { return (row & -group) * blocks + (row & (group - 1)); }
+    PW_INLINE int64_t at(int64_t row) const { return (row & -group) * blocks + (row & (group - 1)); }
 };
 
 // The group for so many rows.

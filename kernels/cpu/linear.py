@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import address, empty, launch, native
-from kernels.cpu.support import unsupported
+from kernels.cpu.support import unsupported, whole, whole_rows
 from kernels.ops import DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
 
 
@@ -30,11 +30,11 @@ class PackedWeight:
 
 def pack(weight: Weight) -> PackedWeight:
     """Reads the whole weight, on all threads."""
-    data = weight.data if weight.data.stride(1) == 1 else weight.data.contiguous()
+    data = whole_rows(weight.data)
     row_bytes = data.stride(0) * data.element_size()
     apart: tuple[int, ...] = ()
     if weight.qtype in SCALED:
-        scales, zeros = weight.scales.contiguous(), None if weight.zeros is None else weight.zeros.contiguous()
+        scales, zeros = whole(weight.scales), whole(weight.zeros)
         apart = address(scales), address(zeros), weight.group
     return PackedWeight(
         weight.qtype, weight.shape, native.Packed(weight.qtype, *weight.shape, data.data_ptr(), row_bytes, *apart)
@@ -46,7 +46,8 @@ def quant_linears(
 ) -> tuple[Tensor, ...]:
     x = _checked(x, *weights)
     outs = tuple(empty(len(x), weight.shape[0]) for weight in weights)
-    launch(native.Linears, x, x.stride(0), [weight.native for weight in weights], list(biases), list(outs), exact, n_rows=len(x))
+    added = [whole(bias) for bias in biases]
+    launch(native.Linears, x, x.stride(0), [weight.native for weight in weights], added, list(outs), exact, n_rows=len(x))
     return outs
 
 
@@ -66,7 +67,8 @@ def gated_linear(
     x = _checked(x, gate, up)
     gelu = {"silu": False, "gelu_tanh": True}[activation]
     out = empty(len(x), gate.shape[0])
-    launch(native.GatedLinear, x, x.stride(0), gate.native, up.native, *biases, gelu, out, exact, n_rows=len(x))
+    added = (whole(bias) for bias in biases)
+    launch(native.GatedLinear, x, x.stride(0), gate.native, up.native, *added, gelu, out, exact, n_rows=len(x))
     return out
 
 
@@ -74,7 +76,7 @@ def embedding(ids: Tensor, weight: PackedWeight, dtype: torch.dtype, scale: floa
     if dtype != torch.float32:
         raise ValueError(f"Native rows are float32, not {dtype}.")
     out = empty(len(ids), weight.shape[1])
-    launch(native.Embedding, out, ids, weight.native, scale, n_rows=len(ids))
+    launch(native.Embedding, out, whole(ids), weight.native, scale, n_rows=len(ids))
     return out
 
 
@@ -82,7 +84,7 @@ def _checked(x: Tensor, *weights: PackedWeight) -> Tensor:
     for weight in weights:
         if weight.shape[1] != x.shape[1]:
             raise ValueError(f"Rows of {x.shape[1]} values do not fit a weight of shape {weight.shape}.")
-    return x if x.stride(1) == 1 else x.contiguous()
+    return whole_rows(x)
 
 
 def quantized(x: Tensor) -> Tensor:

@@ -2,23 +2,21 @@
 
 #include <utility>
 
+#include "linear_epilogue.h"
+#include "linear_exact.h"
 #include "linear_formats.h"
 
 namespace pagewell::PW_ISA {
 namespace {
 
-// Rows of activations that share what is loaded of a panel: as many as the registers hold sums of.
+// Whether registers hold the dots of two blocks.
 #if defined(__AVX512F__)
-constexpr int TILE = 8;
-constexpr bool TWO_AT_ONCE = true;  // registers hold the dots of two blocks
+constexpr bool TWO_AT_ONCE = true;
 #else
-constexpr int TILE = 4;
 constexpr bool TWO_AT_ONCE = false;
 #endif
 // Blocks of a panel that are unpacked at once, for more rows than a tile: 12 KiB of integers and their scales stay in the nearest cache. Whole superblocks.
 constexpr int CHUNK = 24, SUPER = 8;
-// Bytes that are asked for ahead of their use (measured: 5 to 30% more of the bandwidth than the hardware alone gives).
-constexpr int AHEAD = 4096;
 
 // Blocks whose values are all smaller are taken for zeros: 127 over such a number is none.
 constexpr float LEAST = 1e-36f;
@@ -194,12 +192,9 @@ PW_INLINE void add_two_blocks(F (&acc)[M], const Get& get, const Scales& scales,
     }
 }
 
-PW_INLINE void prefetch(const uint8_t* p) {
-    __builtin_prefetch(p + AHEAD, 0, 3);
-}
-
+// As dot products take weights: signed bytes plus 128 where those have no sign, for which ZERO_128 makes up.
 template <Format T>
-PW_INLINE W dot_group_fix(W w) {
+PW_INLINE W to_unsigned(W w) {
     return SIGNED<T> && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
 }
 
@@ -211,7 +206,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
     F acc[M];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) acc[m] = f_load(sums + m * PANEL);
-    const auto weights = [](const uint8_t* p) { return [p]<int G>() { return dot_group_fix<T>(group<T, G>(p)); }; };
+    const auto weights = [](const uint8_t* p) { return [p]<int G>() { return to_unsigned<T>(group<T, G>(p)); }; };
     constexpr int BYTES = BLOCK_BYTES<T>;
     const uint8_t* p = super_at<T>(panel, begin);
     const auto two = [&](const Head& head, const uint8_t* q, const Head& next_head, const uint8_t* next) {
@@ -246,7 +241,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
 template <Format T, int G = 0>
 PW_INLINE void unpack_groups(const uint8_t* block, uint8_t* out) {
     if constexpr (G < 8) {
-        w_store(out + 64 * G, dot_group_fix<T>(group<T, G>(block)));
+        w_store(out + 64 * G, to_unsigned<T>(group<T, G>(block)));
         unpack_groups<T, G + 1>(block, out);
     }
 }
@@ -320,165 +315,22 @@ void panel_product(const uint8_t* panel, const Quantized& x, int64_t first, int6
     }
 }
 
-// Float32 ------------------------------------------------------------------------------------------------------------
-
-constexpr int EXACT_CHUNK = 256;  // values of K in float32 at once: 16 KiB for a panel
-
-template <Format T, int B>
-PW_INLINE F number(W w) {
-    if constexpr (NF4<T>) return w_look_up<B>(w, NF4_VALUES);
-    else return w_float<B>(w);
-}
-
-// use(k, values) for the values from k = 4 G on of a block, in their order.
-template <Format T, int G = 0, typename Use>
-PW_INLINE void each_of_block(const uint8_t* block, const Head& head, const Scales& scales, const Use& use) {
-    using L = Layout<T>;
-    if constexpr (G < 8) {
-        const F scale = L::HALVES && G >= 4 ? scales.second : scales.first;
-        W w = group<T, G>(block);
-        if constexpr (T == Q4_0) w = w_sub(w, 8);
-        if constexpr (T == Q5_0) w = w_sub(w, 16);
-        if constexpr (T == Q6_K) w = w_sub(w, 32);
-        const auto put = [&](int i, F numbers) {
-            if constexpr (INT4<T>) numbers = f_fma(f_all(1.0f), numbers, head.dmin);
-            F value = f_mul(numbers, scale);
-            if constexpr (L::MINS && !INT4<T>) value = f_fma(f_all(1.0f), value, scales.minimum);
-            use(4 * G + i, value);
-        };
-        put(0, number<T, 0>(w));
-        put(1, number<T, 1>(w));
-        put(2, number<T, 2>(w));
-        put(3, number<T, 3>(w));
-        each_of_block<T, G + 1>(block, head, scales, use);
-    }
-}
-
-// use(k, values of the 16 rows) for k = begin .. end along a panel, in that order.
-template <Format T, typename Use>
-PW_INLINE void each_float(const uint8_t* panel, int64_t begin, int64_t end, const Use& use) {
-    if constexpr (T == F16 || T == BF16) {
-        const uint8_t* p = panel + begin * PANEL * 2;
-        for (int64_t k = begin; k < end; ++k, p += PANEL * 2) {
-            prefetch(p);
-            use(k, T == F16 ? f_half(p) : f_bf16(p));
-        }
-    } else {
-        using L = Layout<T>;
-        const uint8_t* p = super_at<T>(panel, begin / BLOCK);
-        for (int64_t k = begin; k < end;) {
-            const Head head = read_head<T>(p);
-            p += L::HEAD;
-            for (int i = 0; i < L::NB; ++i, p += BLOCK_BYTES<T>, k += BLOCK) {
-                for (int line = 0; line < BLOCK_BYTES<T>; line += 64) prefetch(p + line);
-                if constexpr (FP8<T>) {
-                    const F scale = f_mul(head.d, f_all(FP8_UNIT));
-                    for (int j = 0; j < BLOCK; ++j) use(k + j, f_mul(f_fp8(p + j * PANEL), scale));
-                } else {
-                    each_of_block<T>(p, head, read_scales<T>(head, p), [&](int j, F values) { use(k + j, values); });
-                }
-            }
-        }
-    }
-}
-
-// Values begin .. end of K of a panel in float32, [end - begin, 16].
-template <Format T>
-PW_INLINE const float* as_floats(const uint8_t* panel, int64_t begin, int64_t end, float* out) {
-    if constexpr (T == F32) {
-        return (const float*)panel + begin * PANEL;
-    } else {
-        each_float<T>(panel, begin, end, [&](int64_t k, F values) { f_store(out + (k - begin) * PANEL, values); });
-        return out;
-    }
-}
-
-template <int M>
-void tile_exact(const float* w, const float* x, int64_t x_stride, int64_t n, float* sums) {
-    F acc[M];
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) acc[m] = f_load(sums + m * PANEL);
-    for (int64_t k = 0; k < n; ++k) {
-        const F row = f_load(w + k * PANEL);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) acc[m] = f_fma(row, f_all(x[m * x_stride + k]), acc[m]);
-    }
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) f_store(sums + m * PANEL, acc[m]);
-}
-
-template <Format T>
-void panel_exact(const uint8_t* panel, const float* x, int64_t x_stride, int64_t k, int64_t n_rows, float* acc) {
-    if constexpr (T > F32) {
-        if (n_rows == 1) {  // a step of decoding: unpacking goes on while sums are waited for
-            F sum = f_zero();
-            each_float<T>(panel, 0, k, [&](int64_t i, F values) { sum = f_fma(values, f_all(x[i]), sum); });
-            f_store(acc, sum);
-            return;
-        }
-    }
-    alignas(64) float buffer[T == F32 ? 1 : EXACT_CHUNK * PANEL];
-    for (int64_t m = 0; m < n_rows; ++m) f_store(acc + m * PANEL, f_zero());
-    for (int64_t begin = 0; begin < k; begin += EXACT_CHUNK) {
-        const int64_t end = begin + EXACT_CHUNK < k ? begin + EXACT_CHUNK : k;
-        const float* w = as_floats<T>(panel, begin, end, buffer);
-        int64_t m = 0;
-        for (; m + TILE <= n_rows; m += TILE) tile_exact<TILE>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
-        for (; m + 4 <= n_rows; m += 4) tile_exact<4>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
-        for (; m + 2 <= n_rows; m += 2) tile_exact<2>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
-        for (; m < n_rows; ++m) tile_exact<1>(w, x + m * x_stride + begin, x_stride, end - begin, acc + m * PANEL);
-    }
-}
-
-template <Format T>
-void panel_row(const uint8_t* panel, int row, int64_t k, float scale, float* out) {
-    alignas(64) float buffer[T == F32 ? 1 : EXACT_CHUNK * PANEL];
-    for (int64_t begin = 0; begin < k; begin += EXACT_CHUNK) {
-        const int64_t end = begin + EXACT_CHUNK < k ? begin + EXACT_CHUNK : k;
-        const float* w = as_floats<T>(panel, begin, end, buffer);
-        for (int64_t i = 0; i < end - begin; ++i) out[begin + i] = w[i * PANEL + row] * scale;
-    }
-}
-
-// Epilogues ------------------------------------------------------------------------------------------------------------
-
-template <typename Value>
-PW_INLINE void put_rows(float* out, int64_t out_stride, int64_t n_rows, int n, const Value& value) {
-    for (int64_t m = 0; m < n_rows; ++m) {
-        for (int i = 0; i < n; i += f32v::N) {
-            const f32v x = value(m, i);
-            if (n - i >= f32v::N) store(out + m * out_stride + i, x);
-            else store_some(out + m * out_stride + i, x, n - i);
-        }
-    }
-}
-
-PW_INLINE f32v with_bias(const float* acc, const float* bias, int i, int n) {
-    const f32v x = load(acc + i);
-    if (bias == nullptr) return x;
-    return add(x, n - i >= f32v::N ? load(bias + i) : load_some(bias + i, n - i));
-}
-
-void finish(const float* acc, const float* bias, float* out, int64_t out_stride, int64_t n_rows, int n) {
-    put_rows(out, out_stride, n_rows, n, [&](int64_t m, int i) { return with_bias(acc + m * PANEL, bias, i, n); });
-}
-
-void finish_gated(const float* gate, const float* up, const float* gate_bias, const float* up_bias, bool gelu, float* out,
-                  int64_t out_stride, int64_t n_rows, int n) {
-    put_rows(out, out_stride, n_rows, n, [&](int64_t m, int i) {
-        const f32v g = with_bias(gate + m * PANEL, gate_bias, i, n), u = with_bias(up + m * PANEL, up_bias, i, n);
-        return mul(gelu ? gelu_tanh(g) : silu(g), u);
-    });
-}
-
 template <Format T>
 constexpr auto panel_of() -> decltype(&panel_product<Q4_0>) {
     if constexpr (T < F32) return panel_product<T>;
     else return nullptr;
 }
 
+template <Format T>
+constexpr int panel_bytes() {
+    if constexpr (T == F32) return PANEL * 4;
+    else if constexpr (T == F16 || T == BF16) return PANEL * 2;
+    else return SUPER_BYTES<T>;
+}
+
 template <int... T>
 constexpr LinearKernels kernels_of(std::integer_sequence<int, T...>) {
+    static_assert(((panel_bytes<Format(T)>() == PANEL_BYTES[T]) && ...));
     return {quantize,
             {zeros_of<Format(T)>()...},
             {panel_of<Format(T)>()...},

@@ -39,11 +39,6 @@ constexpr Source FORMATS[N_FORMATS] = {
     {"NF4", 32, 16, 4, true},
 };
 
-// Bytes of a panel for the values of one block of the file, that is of its 16 rows: linear_formats.h has their order.
-constexpr int PANEL_BYTES[N_FORMATS] = {288,          320,          352,      384,          544,      64 + 8 * 288, 64 + 8 * 352,
-                                        32 + 8 * 416, 80 + 4 * 256, 80 + 512, 80 + 256,     64 + 2048, 64 + 512,     64,
-                                        32,           32,           64 + 2048, 64 + 512,    64 + 512, 64 + 256};
-
 // The first that fits: scales of long groups are repeated as seldom as can be.
 Format format_of(const std::string& type, int64_t n_in, const Stored& rows) {
     const Source* known = nullptr;

@@ -51,24 +51,28 @@ std::shared_ptr<uint8_t> weight_memory(size_t n_bytes) {
     return {region, data};
 }
 
-uint8_t* scratch(size_t n_bytes) {
-    struct Buffer {
-        uint8_t* data = nullptr;
-        size_t size = 0;
-        ~Buffer() { release(); }
-        void release() {
-            if (data != nullptr) ::operator delete(data, std::align_val_t(LINE));
-            data = nullptr;
-        }
-    };
-    thread_local Buffer buffer;
-    if (buffer.size < n_bytes) {
-        buffer.release();
-        buffer.size = 0;
-        buffer.data = allocate(n_bytes, LINE);
-        buffer.size = n_bytes;
+Buffer::~Buffer() {
+    release();
+}
+
+uint8_t* Buffer::get(size_t n_bytes) {
+    if (size_ < n_bytes) {
+        release();
+        data_ = allocate(n_bytes, LINE);
+        size_ = n_bytes;
     }
-    return buffer.data;
+    return data_;
+}
+
+void Buffer::release() {
+    if (data_ != nullptr) ::operator delete(data_, std::align_val_t(LINE));
+    data_ = nullptr;
+    size_ = 0;
+}
+
+uint8_t* scratch(size_t n_bytes) {
+    thread_local Buffer buffer;
+    return buffer.get(n_bytes);
 }
 
 }  // namespace pagewell

@@ -1,4 +1,4 @@
-// Memory for weights: large pages where the system has them, freed with the last weight in it.
+// Memory for weights, in large pages where the system has them, freed with the last weight in it; and memory to work in.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,25 @@ namespace pagewell {
 // n_bytes, aligned to a cache line. Throws std::bad_alloc.
 std::shared_ptr<uint8_t> weight_memory(size_t n_bytes);
 
-// Scratch of the calling thread, aligned to a cache line, valid until its next call.
+// Memory that grows and stays, aligned to a cache line.
+class Buffer {
+  public:
+    Buffer() = default;
+    ~Buffer();
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    // At least n_bytes, valid until the next call that asks for more; what was there is lost then. Throws std::bad_alloc.
+    uint8_t* get(size_t n_bytes);
+
+  private:
+    void release();
+
+    uint8_t* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+// From a Buffer of the calling thread, valid until its next call.
 uint8_t* scratch(size_t n_bytes);
 
 }  // namespace pagewell

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.cpu.launch import native
 from kernels.cpu.support import unsupported
 from kernels.ops import OpSpec, Scales
 
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 """As CacheType of cache.h numbers them."""
-MOST_HEAD_SIZE = 512
 
 
 def layout(k_cache: Tensor, v_cache: Tensor, scales: Scales | None) -> tuple[list[Tensor], list[list[int]], int, int]:
@@ -23,6 +23,6 @@ def unsupported_cache(spec: OpSpec) -> str | None:
     """`unsupported`, and why this cache is not."""
     if spec.kv_dtype not in (None, *TYPES):
         return f"KV cache of {str(spec.kv_dtype).removeprefix('torch.')}"
-    if spec.head_size is not None and spec.head_size > MOST_HEAD_SIZE:
-        return f"heads of {spec.head_size} dims, more than {MOST_HEAD_SIZE}"
+    if native is not None and spec.head_size is not None and spec.head_size > native.MOST_HEAD_SIZE:
+        return f"heads of {spec.head_size} dims, more than {native.MOST_HEAD_SIZE}"
     return unsupported(spec)

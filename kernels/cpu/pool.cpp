@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -26,7 +27,7 @@ constexpr auto SPIN = 1500us;
 // core once offered is gone for a time slice, even if the other program is a most modest one.
 constexpr auto YIELD_AFTER = 500us;
 // Spins, of 50 ns or less, after which a waiting thread offers its core to others each time: by then a worker has lost its own.
-constexpr int SPINS_BEFORE_YIELD = 8000;
+constexpr uint32_t SPINS_BEFORE_YIELD = 8000;
 // A caller that waits longer than this, and longer than it worked, waits for a worker that has lost its core to another program, until that one's
 // time slice is over. Where such waits take a quarter of the time, threads gain nothing: the caller works alone for a while, and twice as long if it
 // then happens again.
@@ -44,10 +45,19 @@ inline void relax() {
 }  // namespace
 
 Pool::Pool(int n_threads) {
-    for (int i = 1; i < n_threads; ++i) workers_.emplace_back([this] { worker(); });
+    try {
+        for (int i = 1; i < n_threads; ++i) workers_.emplace_back([this] { worker(); });
+    } catch (...) {
+        stop();
+        throw;
+    }
 }
 
 Pool::~Pool() {
+    stop();
+}
+
+void Pool::stop() {
     stopping_ = true;
     ++wake_;
     wake_.notify_all();
@@ -56,14 +66,13 @@ Pool::~Pool() {
 
 void Pool::dispatch(int64_t n_tasks, Call call, const void* context) {
     std::lock_guard lock(one_job_);
-    const auto began = Clock::now();
-    if (began < alone_until_) {
-        for (int64_t task = 0; task < n_tasks; ++task) call(context, task);
-        return;
-    }
-    share(n_tasks, call, context);
+    int64_t first = 0;
+    auto began = Clock::now();
+    for (; began < alone_until_ && first < n_tasks; began = Clock::now()) call(context, first++);
+    if (first == n_tasks) return;
+    share(first, n_tasks, call, context);
     const auto worked = Clock::now();
-    for (int spins = 0; n_done_.load(std::memory_order_acquire) != static_cast<uint32_t>(n_tasks); ++spins) {
+    for (uint32_t spins = 0; n_done_.load(std::memory_order_acquire) != static_cast<uint32_t>(n_tasks); ++spins) {
         if (spins < SPINS_BEFORE_YIELD) {
             relax();
         } else {
@@ -71,18 +80,22 @@ void Pool::dispatch(int64_t n_tasks, Call call, const void* context) {
         }
     }
     note_wait(worked - began, Clock::now() - worked);
+    if (failed_.load(std::memory_order_relaxed)) {
+        failed_.store(false, std::memory_order_relaxed);
+        std::rethrow_exception(std::exchange(exception_, nullptr));
+    }
 }
 
-// Publish a job and work on it until no task is left to take.
-void Pool::share(int64_t n_tasks, Call call, const void* context) {
+// Publish a job, of which the tasks before `first` are done, and work on it until no task is left to take.
+void Pool::share(int64_t first, int64_t n_tasks, Call call, const void* context) {
     const uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
     // Closed while the job is written: whoever sees a part of the new job cannot take a task with the old ticket any more.
     ticket_.store(epoch << 32 | UINT32_MAX);
     call_.store(call, std::memory_order_release);
     context_.store(context, std::memory_order_release);
     n_tasks_.store(static_cast<uint32_t>(n_tasks), std::memory_order_release);
-    n_done_.store(0, std::memory_order_release);
-    ticket_.store(epoch << 32);
+    n_done_.store(static_cast<uint32_t>(first), std::memory_order_release);
+    ticket_.store(epoch << 32 | static_cast<uint32_t>(first));
     if (n_parked_.load() > 0) {
         ++wake_;
         wake_.notify_all();
@@ -114,16 +127,24 @@ bool Pool::work_once() {
         const Call call = call_.load(std::memory_order_acquire);
         const void* context = context_.load(std::memory_order_acquire);
         if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
-            call(context, task);
+            try {
+                call(context, task);
+            } catch (...) {
+                keep_exception();
+            }
             n_done_.fetch_add(1, std::memory_order_release);
             return true;
         }
     }
 }
 
+void Pool::keep_exception() {
+    if (!failed_.exchange(true)) exception_ = std::current_exception();
+}
+
 void Pool::worker() {
     auto idle_since = Clock::now();
-    for (int spins = 0;; ++spins) {
+    for (uint32_t spins = 0;; ++spins) {
         if (work_once()) {
             while (work_once()) {
             }
@@ -172,7 +193,7 @@ int physical_cores() {
 
 namespace {
 std::unique_ptr<Pool>& holder() {
-    static std::unique_ptr<Pool> instance = std::make_unique<Pool>(physical_cores());
+    static auto& instance = *new std::unique_ptr<Pool>(std::make_unique<Pool>(physical_cores()));
     return instance;
 }
 }  // namespace

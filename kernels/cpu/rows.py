@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
-from kernels.cpu.support import unsupported
+from kernels.cpu.support import unsupported, whole_rows
 from kernels.ops import Impl, OpSpec
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     size = x.shape[-1]
     heads = x[0].numel() // size if x.dim() > 2 and len(x) else 1
-    x = x if _rows_are_whole(x) else x.contiguous()
+    x, weight = whole_rows(x), weight.contiguous()
     out = empty(*x.shape)
     launch(native.RMSNorm, out, x, weight, heads, size, x.stride(0) if x.dim() > 1 else size, eps, n_rows=_n_rows(x))
     return out
 
 
 def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    x, residual = x.contiguous(), residual.contiguous()
+    x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
     out, total = empty(*x.shape), empty(*x.shape)
     launch(native.RMSNormAdd, out, total, x, residual, weight, x.shape[-1], eps, n_rows=len(x))
     return out, total
@@ -35,6 +35,7 @@ def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def _gated(gate: Tensor, up: Tensor, *, gelu: bool) -> Tensor:
+    gate, up = whole_rows(gate), whole_rows(up)
     out = empty(*gate.shape)
     launch(native.GatedActivation, out, gate, up, gate.shape[1], gate.stride(0), up.stride(0), gelu, n_rows=len(gate))
     return out
@@ -42,11 +43,6 @@ def _gated(gate: Tensor, up: Tensor, *, gelu: bool) -> Tensor:
 
 def _n_rows(x: Tensor) -> int:
     return len(x) if x.dim() > 1 else 1
-
-
-def _rows_are_whole(x: Tensor) -> bool:
-    """Whether each row is contiguous, whatever lies between rows."""
-    return len(x) == 0 or x[0].is_contiguous()
 
 
 IMPLS = tuple(

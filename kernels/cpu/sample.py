@@ -6,32 +6,36 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import launch, native
-from kernels.cpu.support import unsupported
+from kernels.cpu.support import unsupported, whole, whole_rows
 from kernels.ops import Impl, OpSpec
 
 
 def sample(logits: Tensor, draws: Tensor | None = None, numbers: Tensor | None = None) -> Tensor:
     n_rows, n = logits.shape
-    logits = _with_whole_rows(logits)
+    logits = whole_rows(logits)
     out = torch.empty(n_rows, dtype=torch.int64)
-    launch(native.Sample, out, logits, draws, numbers, n, logits.stride(0), n_rows=n_rows)
+    launch(native.Sample, out, logits, whole(draws), whole(numbers), n, logits.stride(0), n_rows=n_rows)
     return out
 
 
 def penalize(
     logits: Tensor, seen: Tensor, repetition: float, output: Tensor, counts: Tensor, frequency: float, presence: float
 ) -> None:
+    """ValueError for logits with gaps, which cannot be edited in place."""
+    if not logits.is_contiguous():
+        raise ValueError(f"Logits of a row lie side by side, not {logits.stride(0)} values apart.")
+    seen, output, counts = seen.contiguous(), output.contiguous(), counts.contiguous()
     edits = seen, len(seen), repetition, output, counts, len(output), frequency, presence
     launch(native.Penalize, logits, *edits, n_rows=1)
 
 
 def logprobs(logits: Tensor, ids: Tensor, n_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     n_rows, n = logits.shape
-    logits = _with_whole_rows(logits)
+    logits = whole_rows(logits)
     values, ranks = torch.empty(n_rows), torch.empty(n_rows, dtype=torch.int64)
     top_values, top_ids = torch.empty(n_rows, n_top), torch.empty(n_rows, n_top, dtype=torch.int64)
     out = values, ranks, top_values, top_ids
-    launch(native.Logprobs, *out, logits, ids, n, logits.stride(0), n_top, n_rows=n_rows)
+    launch(native.Logprobs, *out, logits, ids.contiguous(), n, logits.stride(0), n_top, n_rows=n_rows)
     return out
 
 
@@ -39,10 +43,6 @@ def uniform(keys: Tensor) -> Tensor:
     out = torch.empty(len(keys), dtype=torch.float64)
     launch(native.Uniform, out, keys.contiguous(), n_rows=len(keys))
     return out
-
-
-def _with_whole_rows(logits: Tensor) -> Tensor:
-    return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
 IMPLS = tuple(

@@ -12,6 +12,9 @@ namespace {
 
 // As few values are sorted.
 constexpr int64_t FEW = 96;
+// And any number of them after as many guesses, of which five are usual: where the values that are taken tell little of the
+// others, guesses may gain next to nothing.
+constexpr int MOST_GUESSES = 16;
 
 float next_up(float x) {
     return std::nextafter(x, std::numeric_limits<float>::infinity());
@@ -35,7 +38,7 @@ class Nucleus {
         take(row_.size(), [&](int64_t i) { return row_.tempered_at(i); });
         narrow(row_.size(), all_.mass, false, [&](Interval part) { return weighed(row_.split(part.low, part.high)); });
         bool stuck = false;
-        while (within_.low != within_.high && n_ > FEW) {
+        for (int guesses = 1; within_.low != within_.high && n_ > FEW && guesses < MOST_GUESSES; ++guesses) {
             const int64_t n = n_;
             const float *t = packed().data(), *w = weights().data();
             take(n, [&](int64_t i) { return t[i]; });
@@ -70,7 +73,8 @@ class Nucleus {
     }
 
     // Drop from the smallest of the values taken on, each of which stands for n / SAMPLES, until what may be dropped of
-    // `mass` is dropped. With one, the interval is a single value.
+    // `mass` is dropped. With one, the interval is a single value, one of those taken: whatever it turns out to be, the next
+    // interval is without it.
     Interval guess(int64_t n, uint64_t mass, bool one) const {
         float weights[SAMPLES], sums[SAMPLES], squares[SAMPLES];
         sample_kernels().weigh_packed(taken_, SAMPLES, weights);
@@ -81,15 +85,16 @@ class Nucleus {
         const double spare_units = (static_cast<double>(mass) - wanted_) / static_cast<double>(n) * SAMPLES;
         const auto spare = static_cast<float>(std::ldexp(spare_units, -UNIT_BITS));
         Interval likely = within_;
-        float nearest = within_.high;
+        float nearest = within_.high, largest = within_.low;
         for (int64_t i = 0; i < SAMPLES; ++i) {
             const float t = taken_[i], margin = 2.5f * std::sqrt(squares[i]);
             if (t < within_.low) continue;
+            largest = std::max(largest, t);
             if (sums[i] + margin < spare) likely.low = std::max(likely.low, t);
             if (sums[i] - margin > spare) likely.high = std::min(likely.high, t);
             if (sums[i] >= spare) nearest = std::min(nearest, t);
         }
-        if (one) return {std::max(nearest, within_.low), std::max(nearest, within_.low)};
+        if (one) return {std::min(nearest, largest), std::min(nearest, largest)};
         likely.low = std::min(likely.low, within_.high);
         return {likely.low, std::max(likely.high, likely.low)};
     }

@@ -37,7 +37,6 @@ int64_t Row::first_best() const {
 // A value that at least k logits seem to reach, and not many more: guessed from a few of the groups' largest, or of the
 // logits themselves if k is large.
 float Row::bound_of(int64_t k) const {
-    constexpr int64_t SAMPLES = 128;
     const bool few = k <= n_groups() / 4;
     const float* values = few ? row_.maxima : row_.x;
     const int64_t n = few ? n_groups() : row_.n;

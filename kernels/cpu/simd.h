@@ -1,18 +1,18 @@
 // One vector of floats per instruction-set level, by one set of names. Included by kernel sources only, which are compiled once per level
-// with PW_ISA set to the level's name (see CMakeLists.txt). Everything lies in a namespace of the level, so that the linker
-// can never put one level's code into another's.
+// with PW_ISA set to the level's name (see CMakeLists.txt). Functions lie in a namespace of the level, or are PW_INLINE, so that
+// the linker can never put one level's code into another's.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "isa.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #else
 #include <immintrin.h>
 #endif
-
-#define PW_INLINE inline __attribute__((always_inline))
 
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" void* __asan_region_is_poisoned(void* begin, size_t n_bytes);

@@ -1,8 +1,9 @@
-"""What the native operators have in common when they declare what they can do."""
+"""What the native operators have in common: which specs they can do, and how their arguments must lie in memory."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from kernels.cpu.launch import missing
 from kernels.ops import OpSpec
@@ -17,3 +18,13 @@ def unsupported(spec: OpSpec) -> str | None:
     if spec.dtype not in (None, torch.float32):
         return f"activations are float32, not {str(spec.dtype).removeprefix('torch.')}"
     return None
+
+
+def whole(x: Tensor | None) -> Tensor | None:
+    """x without gaps in memory: itself, or a copy."""
+    return None if x is None else x.contiguous()
+
+
+def whole_rows(x: Tensor) -> Tensor:
+    """x [n, ...] whose rows have no gaps, whatever lies between them: itself, or a copy."""
+    return x if x.dim() > 1 and len(x) and x[0].is_contiguous() else x.contiguous()

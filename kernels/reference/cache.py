@@ -27,10 +27,15 @@ def rope_and_write_kv(
     block, offset = slots[written] // k_cache.shape[1], slots[written] % k_cache.shape[1]
     for i, (cache, x) in enumerate(((k_cache, _rotate(k, cos, sin)), (v_cache, v))):
         if scales is None:
-            cache[block, offset] = x[written].to(cache.dtype)
+            cache[block, offset] = _within(x[written], cache.dtype)
         else:
             cache[block, offset], scales[i][block, offset] = _quantised(x[written].float())
     return _rotate(q, cos, sin)
+
+
+def _within(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the dtype of a cache; float16 ends early enough for a key to leave it."""
+    return (x.clamp(-65504, 65504) if dtype == torch.float16 else x).to(dtype)
 
 
 def _quantised(x: Tensor) -> tuple[Tensor, Tensor]:

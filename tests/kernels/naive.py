@@ -105,7 +105,8 @@ def rope_and_write_kv(
         if slot >= 0:
             place = divmod(slot, k_cache.shape[1])
             if scales is None:
-                k_cache[place], v_cache[place] = rotated[row], v[row]
+                for cache, x in ((k_cache, rotated[row]), (v_cache, v[row])):
+                    cache[place] = x.clip(-65504, 65504) if cache.dtype == torch.float16 else x
                 continue
             for i, (cache, x) in enumerate(((k_cache, rotated), (v_cache, v))):
                 for head, values in enumerate(x[row].tolist()):

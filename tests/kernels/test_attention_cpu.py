@@ -119,6 +119,15 @@ def test_queries_may_be_slices_of_wider_rows() -> None:
     assert torch.equal(paged_attention(text.q[100:120], *text.caches, *args, *text.settings), wanted)
 
 
+def test_heads_that_scratch_memory_has_no_room_for_are_refused() -> None:
+    rows, none = torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
+    x, cache, angles = torch.zeros(1, 1, 528), torch.zeros(1, 16, 1, 528), torch.zeros(1, 264)
+    with pytest.raises(ValueError, match="at most 512 dims, not 528"):
+        paged_attention(x, cache, cache, none, none, none.view(0, 0), 1.0)
+    with pytest.raises(ValueError, match="at most 512 dims, not 528"):
+        rope_and_write_kv(x, x, x, rows, angles, angles, cache, cache, rows)
+
+
 def test_no_sequences_give_no_rows() -> None:
     empty = torch.zeros(0, dtype=torch.int32)
     args = (*Text(SPEC).caches, torch.zeros(1, dtype=torch.int32), empty, torch.zeros(0, 4, dtype=torch.int32), 1.0)
@@ -127,16 +136,19 @@ def test_no_sequences_give_no_rows() -> None:
 
 @pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16])
 def test_keys_and_values_are_rounded_into_the_cache_as_torch_rounds(kv_dtype: torch.dtype) -> None:
+    """But float16 keeps what is larger than its largest number, which these reach, from becoming infinite."""
     spec = OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=40)
     g = torch.Generator().manual_seed(3)
     k, v = torch.randn(2, 9, 2, 40, generator=g).mul(torch.logspace(-9, 5, 40)).unbind()
-    v[0, 0, 0] = torch.nan
+    v[0, 0, 0], v[1, 0, 0], v[2, 0, 0] = torch.nan, torch.inf, -torch.inf
     caches = new_caches(spec, 1, 16, 2, by_dims=True)
     cos, sin = torch.ones(1, 20), torch.zeros(1, 20)
     rows = torch.arange(9)
     rope_and_write_kv(torch.randn(9, 2, 40), k, v, torch.zeros_like(rows), cos, sin, *caches, rows)
     for cache, x in zip(caches, (k, v), strict=True):
-        torch.testing.assert_close(cache[0, :9], x.to(kv_dtype), rtol=0, atol=0, equal_nan=True)
+        kept = x.clamp(-65504, 65504) if kv_dtype == torch.float16 else x
+        torch.testing.assert_close(cache[0, :9], kept.to(kv_dtype), rtol=0, atol=0, equal_nan=True)
+    assert (k.abs() > 65504).any()
 
 
 @pytest.mark.parametrize("by_dims", [True, False])

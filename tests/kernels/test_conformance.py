@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernels.conformance import cases, check
+from kernels.conformance_difference import difference
 from kernels.cpu.launch import native
 from kernels.ops import OPERATORS, Impl, OpSpec
 from kernels.reference import IMPLS
@@ -90,8 +91,45 @@ def test_an_attention_whose_offsets_wrap_at_2_to_the_31_is_noticed() -> None:
         n_reachable = 2**31 // k_cache[0].numel()
         return honest.fn(q, k_cache, v_cache, starts, contexts, tables % n_reachable, *rest)
 
-    failures = check(replace(honest, fn=wrapping, specs=(replace(CPU_F32, kv_dtype=torch.float16),)), naive.paged_attention)
-    assert failures and all("offsets above 2^31" in failure for failure in failures)
+    assert _only_far(check(replace(honest, fn=wrapping, specs=(FAR,)), naive.paged_attention))
+
+
+FAR = replace(CPU_F32, kv_dtype=torch.float16)
+
+
+def _only_far(failures: list[str]) -> bool:
+    return bool(failures) and all("offsets above 2^31" in failure for failure in failures)
+
+
+def test_slots_that_wrap_at_2_to_the_31_are_noticed() -> None:
+    honest = _reference("rope_and_write_kv")
+
+    def wrapping(*args):
+        n_reachable = 2**31 // args[6][0].numel() * args[6].shape[1]
+        return honest.fn(*args[:8], torch.where(args[8] < 0, -1, args[8] % n_reachable), *args[9:])
+
+    assert _only_far(check(replace(honest, fn=wrapping, specs=(FAR,)), naive.rope_and_write_kv))
+
+
+def test_copies_that_wrap_at_2_to_the_31_are_noticed() -> None:
+    honest = _reference("copy_blocks")
+
+    def wrapping(k_cache, v_cache, pairs, scales):
+        n_reachable = 2**31 // k_cache[0].numel()
+        honest.fn(k_cache, v_cache, [(source % n_reachable, to % n_reachable) for source, to in pairs], scales)
+
+    assert _only_far(check(replace(honest, fn=wrapping, specs=(FAR,)), naive.copy_blocks))
+
+
+def test_infinities_hide_no_other_difference() -> None:
+    inf, nan = torch.inf, torch.nan
+    want = torch.tensor([inf, -inf, nan, 1.0, 1e-3])
+    assert difference(want.clone(), want) is None
+    assert "error" in difference(torch.tensor([inf, -inf, nan, 1.1, 1e-3]), want)
+    assert "1 wrong places" in difference(torch.tensor([inf, inf, nan, 1.0, 1e-3]), want)
+    assert "1 wrong places" in difference(torch.tensor([inf, -inf, nan, inf, 1e-3]), want)
+    assert "1 wrong places" in difference(torch.tensor([3e38, -inf, nan, 1.0, 1e-3]), want)
+    assert "NaN" in difference(torch.tensor([inf, -inf, 0.0, 1.0, 1e-3]), want)
 
 
 def test_a_copy_that_serves_each_source_once_is_noticed() -> None:

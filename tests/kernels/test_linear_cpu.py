@@ -10,7 +10,8 @@ from torch import Tensor
 
 from kernels.conformance import random_weight
 from kernels.cpu.launch import missing, native
-from kernels.cpu.linear import embedding, pack
+from kernels.cpu.linear import embedding, gated_linear, pack, quant_linears
+from kernels.cpu.rows import silu_mul
 from kernels.ops import BLOCKS, DENSE, SCALED, Weight
 from kernels.reference.dequant import dense
 
@@ -72,6 +73,55 @@ def test_what_is_not_finite_stays_so_in_its_row_only(level: str) -> None:
     for n in (6, 20):
         finite = _product(x[:n], packed, 16, exact=False).isfinite().all(1)
         assert finite.tolist() == [i not in (3, 5, 11) for i in range(n)]
+
+
+MIXES = (("Q4_K", "Q6_K", "Q8_0"), ("Q8_0", "Q5_1", "Q4_0", "Q6_K"), ("INT8", "Q5_K", "INT4"), ("Q4_K", "F16", "Q8_0"))
+"""Formats that need different things of the activations; with floats among them, none is multiplied as integers."""
+
+
+@pytest.mark.parametrize("qtypes", MIXES, ids="-".join)
+@pytest.mark.parametrize("level", native.levels() if native else [])
+def test_weights_of_several_types_on_one_x_are_multiplied_as_each_alone(level: str, qtypes: tuple[str, ...]) -> None:
+    native.set_level(level)
+    g = torch.Generator().manual_seed(8)
+    weights = [pack(random_weight(qtype, n_out, 512, g)) for qtype, n_out in zip(qtypes, (33, 16, 5, 40), strict=False)]
+    exact = any(qtype in DENSE for qtype in qtypes)
+    for n in (1, 3, 17, 40):
+        x = torch.randn(n, 512, generator=g)
+        alone = [quant_linears(x, [weight], [None], exact=exact)[0] for weight in weights]
+        for got, wanted in zip(quant_linears(x, weights, [None] * len(weights)), alone, strict=True):
+            assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "qtypes", [("Q4_K", "Q6_K"), ("Q6_K", "Q8_0"), ("Q8_0", "Q4_1"), ("INT8", "Q5_0"), ("F32", "Q4_K")], ids="-".join
+)
+@pytest.mark.parametrize("level", native.levels() if native else [])
+def test_gate_and_up_may_be_of_two_types(level: str, qtypes: tuple[str, str]) -> None:
+    native.set_level(level)
+    g = torch.Generator().manual_seed(9)
+    gate, up = (pack(random_weight(qtype, 37, 512, g)) for qtype in qtypes)
+    exact = any(qtype in DENSE for qtype in qtypes)
+    for n in (1, 3, 17, 40):
+        x = torch.randn(n, 512, generator=g)
+        wanted = silu_mul(*(quant_linears(x, [weight], [None], exact=exact)[0] for weight in (gate, up)))
+        assert torch.equal(gated_linear(x, gate, up, (None, None), "silu"), wanted)
+
+
+@pytest.mark.parametrize("qtype", [*BLOCKS, "INT4", "INT8"])
+def test_a_product_made_on_one_level_may_run_on_another(qtype: str) -> None:
+    g = torch.Generator().manual_seed(10)
+    weight, x = random_weight(qtype, 20, 512, g), torch.randn(5, 512, generator=g)
+    packed, out = _packed(weight), torch.empty(5, 20)
+    wanted = _product(x, packed, 20, exact=False)
+    for made in native.levels():
+        native.set_level(made)
+        product = native.Linears(x.data_ptr(), 512, [packed], [0], [out.data_ptr()], False)
+        for used in native.levels():
+            native.set_level(used)
+            out.fill_(torch.nan)
+            product.run(5)
+            assert torch.equal(out, wanted), f"made on {made}, run on {used}"
 
 
 def test_rows_of_x_may_lie_apart() -> None:

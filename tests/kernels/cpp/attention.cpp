@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <new>
@@ -66,6 +67,35 @@ struct Sequence {
             for (int64_t d = 0; d < head_size; ++d) out[size_t(d)] += weights[size_t(i)] / sum * v[value(1, i, d)];
         }
         return out;
+    }
+};
+
+// The same in a format of 16 bits, as the kernel that writes caches rounds.
+template <CacheType TYPE>
+struct Halves : Sequence {
+    std::vector<uint16_t> small_k, small_v;
+
+    Halves(int64_t size, int64_t rows, int64_t seen, float cap)
+        : Sequence(size, rows, seen, cap), small_k(rounded(k)), small_v(rounded(v)) {
+        shape.cache.k.data = reinterpret_cast<char*>(small_k.data());
+        shape.cache.v.data = reinterpret_cast<char*>(small_v.data());
+        shape.cache.type = TYPE;
+    }
+
+    static std::vector<uint16_t> rounded(Values& wide) {
+        std::vector<uint16_t> small(static_cast<size_t>(wide.size()));
+        cache_kernels().write(wide.data(), small.data(), 1, wide.size(), TYPE);
+        for (int64_t i = 0; i < wide.size(); ++i) {
+            const uint32_t bits = small[size_t(i)], exponent = bits >> 10 & 31, mantissa = bits & 1023;
+            if (TYPE == CacheType::bf16) {
+                const uint32_t word = bits << 16;
+                std::memcpy(&wide[i], &word, sizeof word);
+            } else if (exponent < 31) {
+                const double magnitude = exponent ? std::ldexp(1024.0 + mantissa, int(exponent) - 25) : std::ldexp(double(mantissa), -24);
+                wide[i] = float(bits >> 15 ? -magnitude : magnitude);
+            }
+        }
+        return small;
     }
 };
 
@@ -150,8 +180,31 @@ PW_TEST(attend) {
     compare<Sequence>(check);
 }
 
+PW_TEST(attend_float16) {
+    compare<Halves<CacheType::f16>>(check);
+}
+
+PW_TEST(attend_bfloat16) {
+    compare<Halves<CacheType::bf16>>(check);
+}
+
 PW_TEST(attend_int8) {
     compare<Quantized>(check);
+}
+
+PW_TEST(attend_scores_of_minus_infinity) {
+    for (const auto& [window, soft_cap] : {std::pair<int64_t, float>(0, 0.0f), {70, 0.0f}, {0, 0.5f}}) {
+        check.about("window " + std::to_string(window) + ", soft cap " + std::to_string(soft_cap));
+        Sequence sequence(64, 8, window, soft_cap);
+        for (int64_t row = 0; row < 8 * GROUP; ++row) sequence.q[row * 64] = std::abs(sequence.q[row * 64]) + 0.1f;
+        for (int64_t i = 3; i < CONTEXT; i += 7) sequence.k[sequence.key(1, i, 0)] = -std::numeric_limits<float>::infinity();
+        const auto memory = scratch(64);
+        Values out(sequence.q.size());
+        attention_kernels().attend(sequence.shape, sequence.tile(out.data(), 0, 8 * GROUP), memory.get());
+        for (int64_t row = 0; row < 8 * GROUP; ++row) {
+            check.close("attend", out.data() + row * 64, sequence.plain(row).data(), 64, 2e-6);
+        }
+    }
 }
 
 }  // namespace pagewell

@@ -17,6 +17,7 @@ struct Plain {
     int n_values, n_bytes;
     void (*decode)(const uint8_t* block, float* out);
     std::vector<int> halves;  // where float16 scales lie
+    int first, last;          // where the integers lie
 };
 
 float half(const uint8_t* p) {
@@ -86,10 +87,16 @@ void q6_k(const uint8_t* b, float* out) {
 }
 
 const Plain FORMATS[] = {
-    {"Q4_0", Q4_0, 32, 18, q4_0, {0}},        {"Q4_1", Q4_1, 32, 20, q4_1, {0, 2}},     {"Q5_0", Q5_0, 32, 22, q5_0, {0}},
-    {"Q5_1", Q5_1, 32, 24, q5_1, {0, 2}},     {"Q8_0", Q8_0, 32, 34, q8_0, {0}},        {"Q4_K", Q4_K, 256, 144, q4_k, {0, 2}},
-    {"Q5_K", Q5_K, 256, 176, q5_k, {0, 2}},   {"Q6_K", Q6_K, 256, 210, q6_k, {208}},
+    {"Q4_0", Q4_0, 32, 18, q4_0, {0}, 2, 18},          {"Q4_1", Q4_1, 32, 20, q4_1, {0, 2}, 4, 20},
+    {"Q5_0", Q5_0, 32, 22, q5_0, {0}, 2, 22},          {"Q5_1", Q5_1, 32, 24, q5_1, {0, 2}, 4, 24},
+    {"Q8_0", Q8_0, 32, 34, q8_0, {0}, 2, 34},          {"Q4_K", Q4_K, 256, 144, q4_k, {0, 2}, 16, 144},
+    {"Q5_K", Q5_K, 256, 176, q5_k, {0, 2}, 16, 176},   {"Q6_K", Q6_K, 256, 210, q6_k, {208}, 0, 192},
 };
+
+// Bytes of integers that are all the lowest, or all the highest, that there are.
+uint8_t extreme(bool signed_bytes, bool highest) {
+    return signed_bytes ? (highest ? 0x7f : 0x80) : (highest ? 0xff : 0x00);
+}
 
 constexpr int64_t N_OUT = 19, N_IN = 768;  // a panel and a part of one; K is no whole number of chunks
 
@@ -181,9 +188,11 @@ void compare(Check& check, const std::string& name, const Packed& packed, const 
     for (int64_t row = 0; row < N_OUT; ++row) {
         check.about(name + ", row " + std::to_string(row));
         Values out(N_IN);
-        linear_kernels().row[format](packed.panel(row / PANEL), int(row % PANEL), N_IN, 1.0f, out.data());
-        const std::vector<double> wanted(weight.data() + row * N_IN, weight.data() + (row + 1) * N_IN);
-        check.close("row", out.data(), wanted.data(), N_IN, 1e-6);
+        const float scale = row % 2 ? 3.5f : 1.0f;
+        linear_kernels().row[format](packed.panel(row / PANEL), int(row % PANEL), N_IN, scale, out.data());
+        std::vector<double> wanted(weight.data() + row * N_IN, weight.data() + (row + 1) * N_IN);
+        for (double& value : wanted) value *= scale;
+        check.close("row", out.data(), wanted.data(), N_IN, 1e-6 * scale);
         check.that(out.kept(), "nothing is written past the end");
     }
     // Sums of 768 terms up to 100 cancel; float32 leaves a thousandth of one.
@@ -212,6 +221,29 @@ void compare(Check& check, const std::string& name, const Packed& packed, const 
     }
 }
 
+// Products of integers alone for x of +1 and -1, which are quantised to 127 and -127: sums as large as they come.
+void compare_extremes(Check& check, const std::string& name, const Packed& packed, const Values& weight) {
+    for (const int period : {0, 1, 2, 4, 16}) {
+        for (const int64_t n_rows : {1, 9}) {
+            check.about(name + ", " + std::to_string(n_rows) + " rows, signs change every " + std::to_string(period));
+            Values x(n_rows * N_IN, 1.0f);
+            for (int64_t i = 0; i < x.size(); ++i) x[i] = (i / N_IN + (period ? i % N_IN / period : 0)) % 2 ? -1.0f : 1.0f;
+            const Activations activations(x, n_rows);
+            alignas(64) float acc[MOST_ROWS * PANEL];
+            for (int64_t panel = 0; panel < packed.n_panels(); ++panel) {
+                linear_kernels().panel[packed.format()](packed.panel(panel), activations.quantized, 0, n_rows, acc);
+                for (int64_t m = 0; m < n_rows; ++m) {
+                    for (int64_t row = panel * PANEL; row < std::min(N_OUT, (panel + 1) * PANEL); ++row) {
+                        double wanted = 0;
+                        for (int64_t i = 0; i < N_IN; ++i) wanted += double(x[m * N_IN + i]) * weight[row * N_IN + i];
+                        check.close("product", acc + m * PANEL + row % PANEL, &wanted, 1, 1e-3);
+                    }
+                }
+            }
+        }
+    }
+}
+
 }  // namespace
 
 PW_TEST(quantize) {
@@ -232,6 +264,41 @@ PW_TEST(products) {
             plain.decode(blocks.data() + i * plain.n_bytes, weight.data() + i * plain.n_values);
         }
         compare(check, plain.name, packed, weight);
+    }
+}
+
+PW_TEST(products_of_extremes) {
+    for (const Plain& plain : FORMATS) {
+        for (const bool highest : {false, true}) {
+            auto blocks = random_blocks(plain);
+            for (size_t at = 0; at < blocks.size(); at += size_t(plain.n_bytes)) {
+                for (int i = plain.first; i < plain.last; ++i) blocks[at + size_t(i)] = extreme(plain.format == Q8_0, highest);
+            }
+            const Packed packed(plain.name, N_OUT, N_IN, {blocks.data(), N_IN / plain.n_values * plain.n_bytes});
+            Values weight(N_OUT * N_IN);
+            for (int64_t i = 0; i < N_OUT * N_IN / plain.n_values; ++i) {
+                plain.decode(blocks.data() + i * plain.n_bytes, weight.data() + i * plain.n_values);
+            }
+            compare_extremes(check, std::string(plain.name) + (highest ? ", highest" : ", lowest"), packed, weight);
+        }
+    }
+    for (const Scaled& scaled : SCALED) {
+        if (scaled.value != int4 && scaled.value != int8) continue;
+        for (const bool highest : {false, true}) {
+            const int64_t n_groups = N_IN / scaled.group, row_bytes = scaled.value == int4 ? N_IN / 2 : N_IN;
+            const std::vector<uint8_t> data(size_t(N_OUT * row_bytes), extreme(scaled.value == int8, highest));
+            std::vector<uint8_t> zeros(size_t(N_OUT * n_groups), 8);
+            for (size_t i = 0; scaled.zeros && i < zeros.size(); ++i) zeros[i] = uint8_t(i % 17);
+            const auto scales = Values::random(N_OUT * n_groups, 0.0625f, 10);
+            const Packed packed(scaled.type, N_OUT, N_IN,
+                                {data.data(), row_bytes, scales.data(), scaled.zeros ? zeros.data() : nullptr, scaled.group});
+            Values weight(N_OUT * N_IN);
+            for (int64_t i = 0; i < N_OUT * N_IN; ++i) {
+                const int64_t row = i / N_IN, group = row * n_groups + i % N_IN / scaled.group;
+                weight[i] = float(scaled.value(data.data() + row * row_bytes, i % N_IN, zeros[size_t(group)]) * scales[group]);
+            }
+            compare_extremes(check, std::string(scaled.type) + (highest ? ", highest" : ", lowest"), packed, weight);
+        }
     }
 }
 

@@ -72,7 +72,7 @@ void check_draws(Check& check, const Values& x) {
         for (const double temperature : {0.3, 1.0, 1e30}) {
             row.temper(temperature);
             for (const float least : {LEAST, -3.0f}) {
-                for (const double top_p : {1.0, 0.95, 0.5, 0.0}) {
+                for (const double top_p : {1.0, 0.95, 0.6, 0.5, 0.0}) {
                     const PlainDraw plain(row, least, top_p);
                     const Kept all = row.weigh(least), kept = top_p < 1 ? nucleus(row, all, top_p) : all;
                     check.that(kept.mass == plain.mass, "what stays weighs the same");
@@ -124,6 +124,33 @@ PW_TEST(sample) {
         check.about(name + ", mostly -inf");
         check_draws(check, some);
         check_order(check, some);
+    }
+}
+
+// Evenly spaced values of what stays are all equal: guesses from them know nothing of the heavy ones.
+PW_TEST(sample_few_heavy_among_equals) {
+    for (const int64_t n_equal : {90, 120, 302, 3000}) {
+        for (const int64_t n_heavy : {1, 2, 3, 7}) {
+            for (const int64_t step : {1, 2, 5}) {
+                check.about(std::to_string(n_heavy) + " every " + std::to_string(step) + " among " + std::to_string(n_equal));
+                Values x(4096, -60.0f);
+                for (int64_t i = 0; i < n_equal; ++i) x[i] = -2.0f;
+                for (int64_t i = 0; i < n_heavy; ++i) x[2 + i * step] = 5.0f - 0.01f * float(i);
+                check_draws(check, x);
+            }
+        }
+    }
+}
+
+// Every value differs, and the larger ones lie where the guesses look last.
+PW_TEST(sample_heavy_tail_between_samples) {
+    for (const int64_t size : {int64_t{1000}, int64_t{20011}}) {
+        for (const float fall : {0.001f, 0.05f, 1.0f}) {
+            check.about("size " + std::to_string(size) + ", fall " + std::to_string(fall));
+            Values x(size, -20.0f);
+            for (int64_t i = 0; i < size; ++i) x[i] = i % 157 < 3 ? 5.0f - fall * float(i % 157 * 200 + i / 157) : -20.0f - 1e-4f * float(i);
+            check_draws(check, x);
+        }
     }
 }
 
