@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-import psutil
 import torch
 
 from app import paths
+from app.bench.others import Others
 from app.catalog.disk import LocalModel
 from app.machine import Machine, this_machine
 from app.options import format_bytes
@@ -164,8 +164,9 @@ def _advice(machine: Machine, settings: Settings) -> list[str]:
         found.append(f"{launch.LEVEL_ENV} keeps the CPU operators at {level}, though this machine has {best}.")
     if settings.engine.threads is not None and settings.engine.threads < machine.n_cores:
         found.append(f"threads is {settings.engine.threads}, of {machine.n_cores} cores that could be used.")
-    busy = psutil.getloadavg()[0]
-    if busy > machine.n_threads / 2:
+    others = Others()
+    time.sleep(0.5)
+    if (busy := others.cores()) > 0.5:
         found.append(f"Other programs keep {busy:.1f} of {machine.n_threads} threads busy; every figure here suffers from it.")
     if settings.engine.debug_checks:
         found.append("debug_checks (or env = development) checks the whole KV cache after each step.")

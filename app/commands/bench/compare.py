@@ -37,7 +37,7 @@ class _Command(click.Command):
 )
 @click.option("--workload", "names", multiple=True, metavar="NAME", help="Only this one; see below. Default: all.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--threads", type=click.IntRange(1), help="Threads of each server. Default: the physical cores.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads of each server. Default: the physical cores.")
 @click.option(
     "--scale",
     type=click.FloatRange(0, 1, min_open=True),
@@ -89,7 +89,9 @@ def compare(
     threads = threads or this_machine().n_cores
     facts = record.circumstances() | {"threads": threads, "rounds": rounds, "scale": scale, "models": []}
     facts["servers"] = {peer.name: {"command": peer.command, "version": peer.version()} for peer in everyone}
-    signal.signal(signal.SIGTERM, _terminate)
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _terminate)
     with tempfile.TemporaryDirectory(prefix="pagewell-bench-") as scratch:
         folder = (logs or Path(scratch)).resolve()
         comparisons = [Comparison(path, everyone, chosen, threads, rounds, folder / path.stem, patience, _say) for path in paths]
@@ -123,6 +125,6 @@ def _run(comparison: Any, facts: dict[str, Any], json_path: Path | None) -> None
         click.echo(printable(line), err=str(json_path) == "-")
 
 
-def _terminate(*_: object) -> NoReturn:
-    """Ended by another program: on its way out, the servers are ended too."""
-    raise SystemExit(128 + signal.SIGTERM)
+def _terminate(number: int, _: object) -> NoReturn:
+    """Ended by another program, or its terminal is gone: on its way out, the servers are ended too."""
+    raise SystemExit(128 + number)

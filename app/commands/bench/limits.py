@@ -10,7 +10,9 @@ from app.commands.bench.serve import JSON_OPTION
 
 
 @click.command()
-@click.option("--threads", type=click.IntRange(1), help="Most threads. Default: the physical cores, and all hardware threads.")
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), help="Most threads. Default: the physical cores, and all hardware threads."
+)
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Runs of each, of which the median counts.")
 @JSON_OPTION
 def limits(threads: int | None, runs: int, json_path: Path | None) -> None:

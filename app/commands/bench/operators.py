@@ -19,7 +19,7 @@ from engine.errors import ConfigError
 )
 @click.option("--rows", multiple=True, type=click.IntRange(1), help="Rows of activations. Default: 1, 4, 16, 128 and 512.")
 @click.option("--source", "sources", multiple=True, help="Only from this source: cpp, cpp exact, reference; engine: the sampler.")
-@click.option("--threads", type=click.IntRange(1), help="Default: the physical cores.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Default: the physical cores.")
 @JSON_OPTION
 def ops(
     name: str,

@@ -129,8 +129,9 @@ def test_a_held_server_stands_still_and_its_end_takes_its_children_along(tmp_pat
         server.check()
 
 
-def test_the_person_who_ends_the_command_ends_the_servers(tmp_path: Path) -> None:
-    """SIGTERM to `bench compare` itself, as `timeout` or a service manager sends it."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_person_who_ends_the_command_ends_the_servers(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM to `bench compare` itself, as `timeout` or a service manager sends it; SIGHUP, as a closed terminal does."""
     program = f"{sys.executable} {PROGRAM} {{port}} child"
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     command = [sys.executable, "-m", "app.cli", "bench", "compare", str(tmp_path / "model.gguf"), "--logs", str(tmp_path)]
@@ -145,9 +146,9 @@ def test_the_person_who_ends_the_command_ends_the_servers(tmp_path: Path) -> Non
         assert line, seen
         seen += line
     child = psutil.Process(int((tmp_path / "model" / "round-1" / "small.log").read_text().split()[1]))
-    process.terminate()
+    process.send_signal(number)
     process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
     wait_gone(child)
 
 
