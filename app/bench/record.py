@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from dataclasses import asdict
@@ -19,13 +20,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def circumstances() -> dict[str, Any]:
-    """Date, version, commit and machine. `busy` is the load average before the measurement, which should be near 0."""
+    """Date, version, commit and machine. `busy` is the load average before the measurement, which should be near 0; `isa` the
+    instruction-set level that PAGEWELL_ISA asks for."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "pagewell": metadata.version("pagewell"),
         "commit": commit(),
         "torch": metadata.version("torch"),
         "machine": asdict(this_machine()),
+        "isa": os.environ.get("PAGEWELL_ISA"),
         "busy": round(psutil.getloadavg()[0], 2),
     }
 

@@ -6,6 +6,7 @@ memory each time. While recording, wrappers get their outputs from empty(), and 
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from torch import Tensor
 LEVEL_ENV = "PAGEWELL_ISA"
 """Variable that names the instruction-set level to use, instead of the highest one."""
 
+native: Any
 try:
-    from kernels.cpu import _native as native
+    native = importlib.import_module("kernels.cpu._native")
 except ImportError as error:
     native = None
-    _import_error = str(error)
+    _absent, _import_error = isinstance(error, ModuleNotFoundError), str(error)
 
 _level = os.environ.get(LEVEL_ENV, "")
 misnamed = native is not None and _level != "" and bool(native.levels()) and _level not in native.levels()
@@ -32,7 +34,10 @@ misnamed = native is not None and _level != "" and bool(native.levels()) and _le
 def _why_missing() -> tuple[str | None, str]:
     if native is None:
         left = Path(__file__).with_name("_native_missing.txt")  # by a build that could not make the module
-        why = f"were not built: {left.read_text('utf-8').strip()}" if left.is_file() else f"cannot be imported: {_import_error}"
+        if left.is_file():
+            why = f"were not built: {left.read_text('utf-8').strip()}"
+        else:
+            why = "were not built" if _absent else f"cannot be imported: {_import_error}"
         is_checkout = (Path(__file__).parents[2] / "native_build.py").is_file()
         return f"the native operators {why}", (
             "Install a C++20 compiler and Python's headers (Debian and Ubuntu: apt install g++ python3-dev), then "

@@ -13,8 +13,20 @@ from app.commands.params import server_of, server_options
 from app.printable import printable
 from engine.errors import PagewellError
 
+
+def _writable(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Said before minutes of measuring, not after them."""
+    if path is not None and str(path) != "-" and not path.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(path.parent)!r} for it.", context, option)
+    return path
+
+
 JSON_OPTION = click.option(
-    "--json", "json_path", type=click.Path(path_type=Path, allow_dash=True), help="Write all figures to this file (-: stdout)."
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False, writable=True),
+    callback=_writable,
+    help="Write all figures to this file (-: stdout).",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -72,3 +73,9 @@ def test_the_work_of_other_programs_is_seen_and_that_of_ones_own_is_not() -> Non
         busy.kill()
     assert seen > left + 0.2
     assert others.warning(0.05) is None and "0.5 cores" in str(others.warning(0.5))
+
+
+@pytest.mark.parametrize("command", [["limits"], ["ops"], ["serve", "http://127.0.0.1:1"], ["compare"], ["perplexity", "m.gguf"]])
+def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(command: list[str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["bench", *command, "--json", str(tmp_path / "none" / "x.json")])
+    assert result.exit_code == 2 and "there is no folder" in result.output
