@@ -73,7 +73,7 @@ async def test_a_running_request_and_its_blocks_are_seen_and_it_can_be_aborted(i
 async def test_choices_of_one_request_share_blocks(idle):
     async with dashboard(idle.url) as pilot:
         await until_text(pilot, "● ready", "live", seconds=30)
-        async with answering(idle, "The three brothers went out into the world. " * 20, n=3):
+        async with answering(idle, "The three brothers went out into the world. " * 50, n=3):
             await until(pilot, lambda: pilot.app.client.state.frame.totals.n_shared > 5, seconds=60)
             await until(pilot, lambda: pilot.app.query_one(RequestTable).row_count >= 3)
             await until(pilot, lambda: "▚" in map_text(pilot))
