@@ -114,9 +114,10 @@ class ModelHost:
 
     async def acquire(self) -> AsyncEngine:
         """The engine; a model that was unloaded for silence is loaded first, and the caller waits for it."""
-        if self.state == "unloaded":
-            self._begin(on_demand=True)
-        if self.state == "loading" and self._on_demand and self._loading is not None:
+        while self.is_asleep:  # again if silence unloaded it before this caller had its turn
+            if self.state == "unloaded":
+                self._begin(on_demand=True)
+            assert self._loading is not None
             await asyncio.shield(self._loading)
         return self.engine
 
@@ -194,9 +195,9 @@ class ModelHost:
                 self.progress = 1.0
                 self.state = "ready"
                 self._n_failures = 0
-                self._last_used = time.monotonic()
                 log.info("Loaded %s in %.1f s", self.name, time.monotonic() - self._load_began)
                 _tell(self.on_ready, engine)
+                self._last_used = time.monotonic()  # silence begins when it could have been asked
 
     def _fail(self, error: PagewellError) -> None:
         self.error = error

@@ -119,6 +119,25 @@ async def test_requests_that_find_the_model_unloaded_wait_for_one_load() -> None
     await host.close()
 
 
+async def test_a_request_has_its_engine_though_the_one_it_waited_for_is_unloaded_before_its_turn() -> None:
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "ready")
+    await host.unload()
+    unloads: list[asyncio.Task[None]] = []
+
+    def unload_once(_: Any) -> None:
+        if not unloads:
+            unloads.append(asyncio.create_task(host.unload()))
+
+    host.on_ready.append(unload_once)
+    assert await host.acquire() is loads.engines[2] and loads.n_begun == 3
+    assert unloads[0].done() and loads.engines[1].closed
+    await host.close()
+
+
 async def test_a_request_that_leaves_does_not_stop_the_load_it_began() -> None:
     loads = Loads()
     loads.go.set()
