@@ -200,7 +200,9 @@ class ModelHost:
                 self._last_used = time.monotonic()  # silence begins when it could have been asked
 
     def _fail(self, error: PagewellError) -> None:
-        self.error = error
+        # Its tracebacks hold the load's variables, half a model among them.
+        self.error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
         self.state = "failed"
         if self.info is not None:  # it ran before, so the reason may pass: a full memory, a disk that was away
             self._retry_at = time.monotonic() + min(_MAX_RETRY_S, _RETRY_S * 2**self._n_failures)

@@ -106,6 +106,6 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         digest=runner.digest,
         memory_note=runner.budget.why,
     )
-    if info.max_model_len < min(SMALL_WINDOW, runner.model_config.max_position):
+    if info.max_model_len < min(SMALL_WINDOW, runner.model_config.max_position, config.max_model_len or SMALL_WINDOW):
         log.warning("The window has only %d tokens: %s", info.max_model_len, info.memory_note)
     return Loaded(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info)

@@ -59,11 +59,19 @@ async def profile(path: Path, config: EngineConfig, n_steps: int) -> list[Case]:
     loop = asyncio.get_running_loop()
     loaded = await asyncio.to_thread(load_core, path, config)
     core = loaded.make_core(lambda events: loop.call_soon_threadsafe(_drop, events))
-    return await asyncio.to_thread(_Profiler(core, config).run, n_steps)
+    profiler = _Profiler(core, config)
+    try:
+        return await asyncio.to_thread(profiler.run, n_steps)
+    finally:
+        profiler.stopped = True  # whoever interrupts waits for one step, not for all
 
 
 def _drop(events: list[Event]) -> None:
     """What a server does with events is not the engine's time."""
+
+
+class _Stopped(Exception):
+    """Nobody waits for the result any more."""
 
 
 class _Profiler:
@@ -76,6 +84,8 @@ class _Profiler:
         self._seconds: dict[str, float] = defaultdict(float)
         """Of the step under way."""
         self._random = random.Random(0)
+        self.stopped = False
+        """Set from another thread: no further step is profiled."""
         self._recorded = core.runner.recorded
         step = self._recorded or core.runner.eager
         for name, owner, method in (
@@ -137,6 +147,8 @@ class _Profiler:
             before_step()
             self._core.step()
         for _ in range(n_steps):
+            if self.stopped:
+                raise _Stopped
             before_step()
             self._seconds.clear()
             before = self._operators()

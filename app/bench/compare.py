@@ -19,7 +19,7 @@ from app.bench.load import Load, Measure
 from app.bench.others import Others, wait_quiet, warning
 from app.bench.peers import Peer
 from app.bench.process import START_S, Server, end
-from app.bench.workloads import START, Workload
+from app.bench.workloads import MEMORY, START, Workload
 from engine.errors import PagewellError
 
 WARM_UP = Load(1, 1, prompt_words=64, prefix_words=0, output_tokens=8)
@@ -78,7 +78,7 @@ class Comparison:
                         self.say("Other programs keep the machine busy; going on nevertheless.")
                     self._put(workload, server, running, figures, index)
             for server in running:
-                figures[server.peer.name][START]["peak_bytes"] = server.peak_bytes()
+                figures[server.peer.name][MEMORY] = {"peak_bytes": server.peak_bytes()}
         finally:
             end(running)
 
@@ -87,6 +87,7 @@ class Comparison:
         try:
             server = Server(peer, self.model, self.threads, folder)
             running.append(server)
+            others = Others([server.process.pid])
             self.commands[peer.name] = server.command
             ready_s = server.wait_ready()
             seed = f"{self.seed}/{index}"
@@ -97,7 +98,11 @@ class Comparison:
             end(server for server in running if server.peer is peer)
             running[:] = [server for server in running if server.peer is not peer]
             return
-        figures[peer.name][START] = {"ready_s": ready_s, "first_answer_s": server.first_answer_s}
+        figures[peer.name][START] = {
+            "ready_s": ready_s,
+            "first_answer_s": server.first_answer_s,
+            "others_cores": self._disturbed_by(others),
+        }
         self.say(f"{peer.name}: ready after {ready_s:.1f} s")
         server.pause()
 
@@ -129,16 +134,19 @@ class Comparison:
                 running.remove(server)
                 return
         else:
-            cores = {
-                "others_cores": others.cores(),
-                "client_cores": (time.process_time() - client) / (time.perf_counter() - began),
-            }
-            figures[name][workload.name] = result | cores
+            client_cores = (time.process_time() - client) / (time.perf_counter() - began)
             shown = ", ".join(f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float))
             self.say(f"{name}: {workload.name}: {shown}")
-            if (line := warning(cores["others_cores"])) is not None:
-                self.say(line)
+            cores = {"others_cores": self._disturbed_by(others), "client_cores": client_cores}
+            figures[name][workload.name] = result | cores
         server.pause()
+
+    def _disturbed_by(self, others: Others) -> float:
+        """Cores that other programs took; a person who should know is told."""
+        cores = others.cores()
+        if (line := warning(cores)) is not None:
+            self.say(line)
+        return cores
 
     def _note(self, name: str, what: str, index: int, error: PagewellError) -> None:
         self.errors.append(f"{name}, {what}, round {index + 1}: {error.message}")

@@ -41,11 +41,14 @@ class Peer:
         return [_fill(word, values) for word in self.command], env
 
     def version(self) -> str | None:
-        """First lines of what the program says about itself."""
+        """First lines of what the program says about itself; None where it says nothing, or cannot be run."""
         if not self.version_arguments:
             return None
         command = [self.command[0], *self.version_arguments]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
         return "\n".join((result.stdout + result.stderr).strip().splitlines()[:4])
 
 
@@ -91,19 +94,26 @@ def parse(text: str) -> Peer:
     if not re.fullmatch(r"[\w.-]+", name) or name == "pagewell":
         raise ConfigError(f"{name!r} is no name for a peer.", "Use letters, digits, dots and dashes; pagewell is taken.")
     if "{port}" in given:
-        return Peer(name, tuple(shlex.split(given)))
+        try:
+            program, *arguments = shlex.split(given)
+        except ValueError as error:
+            raise ConfigError(f"{given} is no command: {error}.", "Close each quotation mark.") from error
+        return Peer(name, (_found(program, name), *arguments))
     if name not in KNOWN:
-        raise ConfigError(
-            f"{name} is no peer that is known ({', '.join(KNOWN)}).",
-            f"Say how it is started: --peer '{name}=PROGRAM --model {{model}} --port {{port}} --threads {{threads}}'.",
-        )
-    program = given or KNOWN[name].command[0]
+        why = f"{given} has no {{port}} to listen on" if given else f"{name} is no peer that is known ({', '.join(KNOWN)})"
+        how = f"{name}={given or 'PROGRAM'} --model {{model}} --port {{port}} --threads {{threads}}"
+        raise ConfigError(f"{why}.", f"Say how it is started: --peer '{how}'.")
+    return replace(KNOWN[name], command=(_found(given or KNOWN[name].command[0], name), *KNOWN[name].command[1:]))
+
+
+def _found(program: str, name: str) -> str:
     where = shutil.which(program)
     if where is None:
         raise ConfigError(
-            f"{program}, which runs {name}, was not found.", f"Say where it is: --peer {name}=/path/to/{Path(program).name}."
+            f"{program}, which runs {name}, is not there or is no program.",
+            f"Say where it is: --peer {name}=/path/to/{Path(program).name}.",
         )
-    return replace(KNOWN[name], command=(where, *KNOWN[name].command[1:]))
+    return where
 
 
 def _fill(text: str, values: dict[str, str]) -> str:

@@ -58,7 +58,10 @@ def measure(model: Path, text: str, on_window: Callable[[], None] = lambda: None
 def of_llama_cpp(program: Path, model: Path, text: Path, threads: int) -> float:
     """What llama-perplexity prints for the same windows. Raises ConfigError where it fails."""
     command = [str(program), "-m", str(model), "-f", str(text), "-c", str(WINDOW), "-b", str(WINDOW), "-t", str(threads)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise ConfigError(f"{program} cannot be run: {error.strerror}.", "Name llama.cpp's llama-perplexity.") from error
     for line in (result.stdout + result.stderr).splitlines():
         if "Final estimate: PPL = " in line:
             return float(line.split("PPL = ")[1].split()[0])

@@ -30,10 +30,10 @@ def lines(rows: list[dict[str, Any]], base: str = BASE) -> list[str]:
     """The rows for a person, one table."""
     names = sorted({name for row in rows for name in row["medians"]}, key=lambda name: (name != base, name))
     others = [name for name in names if name != base]
-    out = [f"{'':14}{'':20}" + "".join(f"{name:>14}" for name in names) + "".join(f"{'x ' + name:>26}" for name in others)]
+    out = [f"{'':14}{'':20}" + "".join(f"{name:>14}" for name in names) + "".join(f"{'x ' + name:>29}" for name in others)]
     for row in rows:
         cells = "".join(f"{_number(row['figure'], row['medians'].get(name)):>14}" for name in names)
-        cells += "".join(f"{_ratio(row['ratios'].get(name)):>26}" for name in others)
+        cells += "".join(f"{_ratio(row['ratios'].get(name)):>29}" for name in others)
         out.append(f"{row['workload']:14}{row['figure']:20}{cells}")
     return out
 
@@ -74,4 +74,5 @@ def _number(figure: str, value: float | None) -> str:
 
 
 def _ratio(ratio: dict[str, Any] | None) -> str:
-    return "-" if ratio is None else f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
+    """Median, range, and the number of rounds that it rests on."""
+    return "-" if ratio is None else f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}, {ratio['n_rounds']})"

@@ -145,7 +145,13 @@ WORKLOADS = (
 )  # fmt: skip
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 START = "start"
-"""Figures of every start, whatever the workloads: ready_s, first_answer_s, peak_bytes."""
+"""Figures of every start, whatever the workloads: ready_s, first_answer_s."""
+MEMORY = "memory"
+"""Of every server after the last workload: peak_bytes."""
+ALWAYS = {
+    START: "seconds from the start of a server until it is ready, and to the end of its first answer; always measured",
+    MEMORY: "most memory that a server had resident; always measured",
+}
 
 
 def is_more_better(figure: str) -> bool:

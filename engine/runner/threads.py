@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from engine.runner import cores
 from kernels.cpu import launch
+
+log = logging.getLogger(__name__)
 
 
 def use(n_threads: int | None) -> None:
@@ -14,6 +18,8 @@ def use(n_threads: int | None) -> None:
     The threads are the process's, so another number holds for every model in it, and none of them may be computing meanwhile.
     """
     n_threads = n_threads or cores.physical()
+    if n_threads > cores.logical():
+        log.warning("%d threads share %d hardware threads and will wait for each other", n_threads, cores.logical())
     torch.set_num_threads(n_threads)
     if launch.missing is None and n_threads != launch.native.n_threads():
         launch.native.set_threads(n_threads)

@@ -16,7 +16,7 @@ def unsupported(spec: OpSpec) -> str | None:
     if missing is not None:
         return missing
     if spec.dtype not in (None, torch.float32):
-        return f"activations are float32, not {str(spec.dtype).removeprefix('torch.')}"
+        return f"computes on float32 activations, not on {str(spec.dtype).removeprefix('torch.')}"
     return None
 
 

@@ -347,6 +347,28 @@ async def test_a_callback_that_fails_stops_neither_the_load_nor_the_others(caplo
     await host.close()
 
 
+async def test_a_failed_load_keeps_nothing_of_what_it_had_loaded() -> None:
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+
+    async def load(progress: Any) -> Any:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        try:
+            raise OSError("the disk is gone")
+        except OSError as error:
+            raise ModelLoadError("the file ends early") from error
+
+    host = ModelHost(load, name="m")
+    await host.start()
+    await reach(host, "failed")
+    gc.collect()
+    assert held[0]() is None and host.error is not None
+    await host.close()
+
+
 @pytest.fixture
 def collector() -> Iterator[None]:
     """Leaves the garbage collector as it was: on, and with nothing that it may not look at."""

@@ -64,7 +64,7 @@ def test_activations_that_native_operators_do_not_take_are_named(
 ) -> None:
     tiny.saved(tmp_path, "llama")
     (said,) = warnings(tmp_path, dtype=dtype)
-    assert "paged_attention" in said and f"activations are float32, not {dtype}. Leave --dtype at auto." in said
+    assert "paged_attention" in said and f"computes on float32 activations, not on {dtype}. Leave --dtype at auto." in said
 
 
 @needs_native
@@ -167,3 +167,12 @@ def test_a_load_imports_neither_torchs_compiler_nor_other_heavy_packages() -> No
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in found
     assert not {"torch._dynamo", "torch._inductor", "sympy", "triton", "transformers", "scipy", "pandas"} & set(found)
+
+
+def test_a_small_window_is_said_where_memory_and_not_the_person_made_it_small(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        load_core(models.smollm2(), CONFIG)
+        assert not [record for record in caplog.records if "The window has only" in record.getMessage()]
+        info = load_core(models.smollm2(), EngineConfig(device="cpu", kv_cache_memory=8 << 20)).info
+    (said,) = [record.getMessage() for record in caplog.records if "The window has only" in record.getMessage()]
+    assert f"only {info.max_model_len} tokens" in said and info.memory_note in said

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import msgspec
 import pytest
 
@@ -47,3 +50,16 @@ async def test_without_a_recording_there_are_no_operators() -> None:
     config = EngineConfig(max_model_len=256, max_num_seqs=1, enforce_eager=True, kv_cache_memory=32 << 20)
     cases = await profile(models.smollm2(), config, 2)
     assert all(case.operators == {} and case.parts["forward"] > 0 for case in cases)
+
+
+async def test_who_interrupts_a_profile_waits_for_a_step_and_not_for_all() -> None:
+    config = EngineConfig(max_model_len=256, max_num_seqs=1, kv_cache_memory=32 << 20)
+    before = set(threading.enumerate())
+    running = asyncio.create_task(profile(models.smollm2(), config, 1_000_000))
+    await asyncio.sleep(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    async with asyncio.timeout(60):
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert set(threading.enumerate()) <= before

@@ -11,17 +11,17 @@ import click
 
 from app.commands.bench.serve import JSON_OPTION
 from app.printable import printable
-from engine.errors import ConfigError
+from engine.errors import ConfigError, PagewellError
 
 
 class _Command(click.Command):
     """Lists the workloads below its options."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from app.bench.workloads import WORKLOADS
+        from app.bench.workloads import ALWAYS, WORKLOADS
 
         with formatter.section("Workloads"):
-            formatter.write_dl([(workload.name, workload.says) for workload in WORKLOADS])
+            formatter.write_dl([*((workload.name, workload.says) for workload in WORKLOADS), *ALWAYS.items()])
 
 
 @click.command(cls=_Command)
@@ -75,9 +75,10 @@ def compare(
     from app.catalog import bundled, library
     from app.machine import this_machine
 
-    unknown = sorted({*names} - {*workloads.BY_NAME})
+    there_are = (*workloads.BY_NAME, *workloads.ALWAYS)
+    unknown = sorted({*names} - {*there_are})
     if unknown:
-        raise ConfigError(f"There is no workload {unknown[0]}.", f"There are {', '.join(workloads.BY_NAME)}.")
+        raise ConfigError(f"There is no workload {unknown[0]}.", f"There are {', '.join(there_are)}.")
     others = [servers.parse(text) for text in peers] or servers.found()
     if not others:
         raise ConfigError("There is nothing to compare with.", "Name a server: --peer llama.cpp=/path/to/llama-server.")
@@ -93,7 +94,7 @@ def compare(
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _terminate)
     with tempfile.TemporaryDirectory(prefix="pagewell-bench-") as scratch:
-        folder = (logs or Path(scratch)).resolve()
+        folder = _folder(logs or Path(scratch))
         comparisons = [Comparison(path, everyone, chosen, threads, rounds, folder / path.stem, patience, _say) for path in paths]
         minutes = sum(comparison.guess_s() for comparison in comparisons) / 60
         click.echo(f"About {max(1, round(minutes))} min at a guess; after the first round there is a better one.", err=True)
@@ -101,6 +102,17 @@ def compare(
             _run(comparison, facts, json_path)
     if str(json_path) == "-":
         record.write(Path("-"), facts)
+    if n_errors := sum(len(comparison.errors) for comparison in comparisons):
+        raise PagewellError(f"{n_errors} of the measurements failed.", "See the lines above; --logs keeps what the servers said.")
+
+
+def _folder(path: Path) -> Path:
+    """Made if it is not there; ConfigError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"No logs can be kept in {path}: {error.strerror}.", "Name another folder.") from error
+    return path.resolve()
 
 
 def _say(line: str) -> None:

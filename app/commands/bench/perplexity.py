@@ -9,6 +9,7 @@ import click
 
 from app.commands.bench.serve import JSON_OPTION
 from engine.config import KVCacheDtype
+from engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.bench.perplexity import Perplexity
@@ -43,7 +44,10 @@ def perplexity(
     from app.machine import this_machine
 
     text = text or ppl.TEXT
-    words = text.read_text("utf-8")
+    try:
+        words = text.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{text} is no text in UTF-8: {error}.", "Give a text file.") from error
     result = record.circumstances() | {"text": text.name, "window": ppl.WINDOW, "models": {}}
     changes = {"fast": {"kernel_precision": "fast"}} | {f"kv {name}": {"kv_cache_dtype": name} for name in caches}
     to_stderr = str(json_path) == "-"

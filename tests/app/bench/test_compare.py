@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from app.bench import peers as known
 from app.bench import ratios
@@ -20,8 +22,10 @@ from app.bench.load import Measure
 from app.bench.peers import Peer
 from app.bench.process import Server, ServerFailed, end
 from app.bench.wire import Endpoint
-from app.bench.workloads import BY_NAME, START, WORKLOADS, WorkloadFailed
-from engine.errors import ConfigError
+from app.bench.workloads import BY_NAME, MEMORY, START, WORKLOADS, WorkloadFailed
+from app.cli import cli
+from engine.errors import ConfigError, PagewellError
+from tests import models
 from tests.app.bench.small_server import running
 
 PROGRAM = str(Path(__file__).with_name("small_peer.py"))
@@ -62,8 +66,8 @@ def test_each_server_answers_each_workload_in_each_round_and_none_is_left(tmp_pa
     for figures in both.rounds:
         assert list(figures) == ["pagewell", "other"]
         for workloads in figures.values():
-            assert list(workloads) == [START, "prefill_512", "shared_1024"]
-            assert workloads[START]["peak_bytes"] > 1 << 20
+            assert list(workloads) == [START, "prefill_512", "shared_1024", MEMORY]
+            assert workloads[MEMORY]["peak_bytes"] > 1 << 20
             assert 0 < workloads[START]["ready_s"] < workloads[START]["first_answer_s"]
             assert workloads["prefill_512"]["prompt_tokens"] > 3 * 20
     assert both.measure == Measure(2.0, both.measure.n_fixed)
@@ -73,7 +77,7 @@ def test_each_server_answers_each_workload_in_each_round_and_none_is_left(tmp_pa
             for one in workloads.values():
                 one["others_cores"] = 0.0  # this machine may be busy
     rows = ratios.summarise(both.rounds)
-    assert {row["workload"] for row in rows} == {START, "prefill_512", "shared_1024"}
+    assert {row["workload"] for row in rows} == {START, "prefill_512", "shared_1024", MEMORY}
     assert all(row["ratios"]["other"]["n_rounds"] == 2 and row["best"] == "other" for row in rows)
 
 
@@ -93,7 +97,7 @@ def test_a_server_that_dies_in_a_workload_loses_its_figures_and_no_one_elses(tmp
     both.run(lambda: None)
     assert [error.split(",")[:2] for error in both.errors] == [["dying", " http_8"]] * 2
     for figures in both.rounds:
-        assert list(figures["pagewell"]) == [START, *names]
+        assert list(figures["pagewell"]) == [START, *names, MEMORY]
         assert list(figures["dying"]) == [START, "prefill_512"]
 
 
@@ -188,7 +192,7 @@ def test_ratios_are_taken_within_a_round_and_say_how_much_better_the_base_is() -
     }
     assert latency["best"] == "b"
     shown = "\n".join(ratios.lines([rate, latency]))
-    assert "2.50 (2.00 to 3.00)" in shown and "19.0" in shown and "2.50 s" in shown
+    assert "2.50 (2.00 to 3.00, 2)" in shown and "19.0" in shown and "2.50 s" in shown
 
 
 def test_peers_by_name_by_program_and_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +211,9 @@ def test_peers_by_name_by_program_and_by_command(tmp_path: Path, monkeypatch: py
     assert [p.name for p in known.found()] == ["llama.cpp"]
     openvino = known.parse(f"openvino={sys.executable}").filled(model=Path("/m"), port=7, threads=3, home=tmp_path)[0]
     assert openvino[0] == sys.executable and Path(openvino[1]).is_file() and openvino[2:] == ["/m", "7", "3"]
-    other = known.parse("mine=serve '{model}' --port {port} --kv '{\"a\": 1}'")
+    other = known.parse("mine=/bin/sh '{model}' --port {port} --kv '{\"a\": 1}'")
     assert other.filled(model=Path("/m"), port=7, threads=3, home=tmp_path)[0] == [
-        "serve",
+        "/bin/sh",
         "/m",
         "--port",
         "7",
@@ -220,7 +224,43 @@ def test_peers_by_name_by_program_and_by_command(tmp_path: Path, monkeypatch: py
     assert (env["OMP_NUM_THREADS"], env["PAGEWELL_HOME"]) == ("3", str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["vllm", "llama.cpp=/no/such/program", "pagewell=x {port}", "a b=x {port}", "=x {port}"])
-def test_what_is_no_peer_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("vllm", "no peer that is known"),
+        ("llama.cpp=/no/such/program", "is not there or is no program"),
+        ("mine=/no/such/program {port}", "is not there or is no program"),
+        ("mine=/etc/passwd {port}", "is not there or is no program"),
+        ("mine=/bin/false", r"/bin/false has no \{port\}"),
+        ("mine=/bin/sh 'a {port}", "is no command"),
+        ("pagewell=/bin/sh {port}", "no name for a peer"),
+        ("a b=/bin/sh {port}", "no name for a peer"),
+        ("=/bin/sh {port}", "no name for a peer"),
+    ],
+)
+def test_what_is_no_peer_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
         known.parse(text)
+
+
+def test_a_program_that_does_not_say_its_version_has_none(tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    program.write_bytes(b"\x7fELF no program")
+    program.chmod(0o755)
+    assert known.parse(f"llama.cpp={program}").version() is None
+
+
+def test_a_measurement_that_failed_fails_the_command_once_all_are_done(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    peer = f"--peer=small={sys.executable} {PROGRAM} {{port}} ends"
+    command = ["bench", "compare", str(tmp_path / "model.gguf"), peer, "--workload", "start", "--rounds", "1", "--patience", "0"]
+    result = CliRunner().invoke(cli, [*command, "--json", str(tmp_path / "r.json")])
+    assert isinstance(result.exception, PagewellError) and "2 of the measurements failed" in str(result.exception)
+    assert len(json.loads((tmp_path / "r.json").read_text())["models"][0]["errors"]) == 2
+
+
+def test_logs_that_cannot_be_kept_are_refused_before_measuring(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    peer = f"--peer=small={sys.executable} {PROGRAM} {{port}}"
+    result = CliRunner().invoke(cli, ["bench", "compare", str(models.smollm2()), peer, "--logs", str(tmp_path / "file" / "logs")])
+    assert isinstance(result.exception, ConfigError) and "No logs can be kept" in str(result.exception)

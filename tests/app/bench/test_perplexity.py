@@ -77,3 +77,12 @@ def test_the_command_changes_one_thing_at_a_time(monkeypatch: pytest.MonkeyPatch
     header, line = result.stdout.splitlines()
     assert header.split() == ["model", "tokens", "exact", "fast", "kv", "float16", "kv", "int8"]
     assert len(header) == len(line) and "+1.500% ± 10.000%" in line
+
+
+def test_what_is_no_text_or_no_program_is_refused(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    result = CliRunner().invoke(cli, ["bench", "perplexity", str(smollm2()), "--text", str(binary)])
+    assert isinstance(result.exception, ConfigError) and "is no text in UTF-8" in str(result.exception)
+    with pytest.raises(ConfigError, match="cannot be run: Permission denied"):
+        perplexity.of_llama_cpp(binary, smollm2(), perplexity.TEXT, 1)

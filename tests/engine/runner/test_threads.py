@@ -39,3 +39,10 @@ def test_torch_keeps_to_one_thread_beside_a_model_of_native_operators_only(tmp_p
     assert (torch.get_num_threads(), native()) == (1, 2)
     ModelRunner(EngineConfig(threads=2, dtype="bfloat16"), open_checkpoint(tmp_path))
     assert (torch.get_num_threads(), native()) == (2, 2)
+
+
+def test_more_threads_than_the_machine_has_are_said_to_wait_for_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    threads.use(cores.logical())
+    assert not caplog.records
+    threads.use(cores.logical() + 1)
+    assert [f"share {cores.logical()} hardware threads" in record.getMessage() for record in caplog.records] == [True]
