@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from kernels.cpu import launch
 from kernels.cpu.launch import missing, native
 
 pytestmark = pytest.mark.skipif(missing is not None, reason=f"{missing}")
@@ -26,7 +28,9 @@ except ValueError as error:
 
 
 def _level(wanted: str) -> str:
-    command, variables = [sys.executable, "-c", PROGRAM, native.__file__], os.environ | {"PAGEWELL_ISA": wanted}
+    """Of the module beside the package, which needs no sanitizer's library below the program."""
+    module = Path(launch.__file__).with_name(Path(native.__file__).name)
+    command, variables = [sys.executable, "-c", PROGRAM, str(module)], os.environ | {"PAGEWELL_ISA": wanted}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.strip()
 
 
