@@ -158,13 +158,13 @@ def _groups(qtype: str, n_in: int) -> tuple[int | None, ...]:
 
 
 def _odd(qtype: str, *sizes: Any) -> tuple[Any, ...]:
-    """Sizes whose rows are no blocks of 256."""
-    return sizes if qtype in SCALED else ()
+    """Sizes whose rows are whole blocks of 32 and not of 256."""
+    return () if qtype.endswith("_K") else sizes
 
 
 def _linear_cases(spec: OpSpec) -> Iterator[Case]:
-    sizes = ((0, 5, 256), (1, 7, 768), (3, 33, 256), (17, 256, 1536), (65, 40, 256))
-    sizes += _odd(spec.qtype, (1, 33, 480), (9, 18, 480), (2, 16, 320), (40, 35, 96))
+    sizes = ((0, 5, 256), (1, 7, 768), (3, 33, 256), (17, 256, 1536), (65, 40, 256), (19, 33, 1280))
+    sizes += _odd(spec.qtype, (1, 33, 480), (9, 18, 480), (2, 16, 320), (40, 35, 96), (19, 40, 576), (13, 35, 896))
     for (n, n_out, n_in), group in ((size, group) for size in sizes for group in _groups(spec.qtype, size[2])):
 
         def build(
@@ -197,7 +197,7 @@ def _gated_cases(spec: OpSpec) -> Iterator[Case]:
         (1, 39, 768, "silu"),
         (6, 64, 256, "gelu_tanh"),
         (35, 17, 256, "silu"),
-        *_odd(spec.qtype, (5, 18, 480, "silu"), (40, 18, 320, "silu")),
+        *_odd(spec.qtype, (5, 18, 480, "silu"), (40, 18, 320, "silu"), (18, 18, 896, "silu")),
     ):
 
         def build(

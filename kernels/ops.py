@@ -201,7 +201,10 @@ class GatedLinear(Protocol):
 
 
 class Embedding(Protocol):
-    """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`."""
+    """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
+
+    An id that is no row is an error of the caller: it raises, or gives NaN, from which no token is drawn.
+    """
 
     def __call__(self, ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor: ...
 
@@ -298,8 +301,8 @@ class Sample(Protocol):
     finite (NaN counts as the largest), and where a row's cuts leave nothing.
 
     draws float64 [rows, 4] has temperature (1e-5 to 1e30, or 0), floor, top_k and top_p; numbers float64 [rows], in [0, 1). A
-    logit is tempered: (logit - largest of the row) * float32(1 / temperature), and weighs e^tempered. Three cuts, each of
-    what the one before it left: values below floor (the log of a min_p, -inf for none; as float32); all but the top_k
+    logit is tempered: (logit - largest of the row) * float32(log2(e) / temperature), and weighs 2^tempered. Three cuts, each of
+    what the one before it left: values below floor (log2 of a min_p, -inf for none; as float32); all but the top_k
     largest (0 or n and more: none); all but the largest values that hold the share top_p of the weight, as few of them as
     do (1 or more: none). Values equal to the last one kept stay too, so that nothing hangs on how a sort orders equals. The
     token is the first, in vocabulary order, whose running sum of weights that stay exceeds numbers * their sum.

@@ -84,10 +84,16 @@ def measure(
     """
     if launch.missing is not None:
         raise ConfigError(f"The native operators cannot be used here: {launch.missing}.", launch.remedy)
-    buffers = {n_bytes: buffer(n_bytes) for n_bytes in sizes if n_bytes <= psutil.virtual_memory().available // 4}
+    free = psutil.virtual_memory().available
+    buffers = {n_bytes: buffer(n_bytes) for n_bytes in sizes if n_bytes <= free // 4}
+    if not buffers:
+        raise ConfigError(
+            f"{_size(min(sizes))} are to be read, but {_size(free)} of memory are free, of which a quarter may be taken.",
+            "Close other programs, or choose a smaller model's shapes.",
+        )
     reads = [Limit("read", n, n_bytes=n_bytes) for n_bytes in buffers for n in threads]
     sums = [Limit(what, n, level) for what in ("f32", "int8") for level in native.levels() for n in threads]
-    others = Others()
+    others, level = Others(), native.level()
     with restored():
         for _ in range(runs):
             for limit in sorted([*reads, *sums], key=lambda limit: limit.threads):
@@ -97,7 +103,7 @@ def measure(
                 else:
                     native.set_level(limit.level)
                     limit.rates.append((native.f32_rate if limit.what == "f32" else native.int8_rate)(_ROUNDS))
-                    native.set_level(native.levels()[-1])
+                    native.set_level(level)
             on_run()
     return Limits(native.level(), [*reads, *sums], others.cores())
 

@@ -261,7 +261,7 @@ def _runner(case: Case, impl: Impl, n_copies: int) -> Callable[[], Any]:
     for op, args in calls:
         tape.append(op(*map(launch.address, args)))
 
-    def run(kept: Any = (kept, arguments)) -> None:
+    def run(kept: Any = (kept, arguments, calls)) -> None:  # the tape knows addresses only
         tape.run(case.n_rows, case.n_seqs)
 
     return run

@@ -46,6 +46,7 @@ class ModelRunner:
         n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. Raises
         ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
         """
+        self._config = config
         self.model_config = model = checkpoint.config
         self.device = device_of(config)
         self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
@@ -87,7 +88,9 @@ class ModelRunner:
         buffers = StepBuffers(config.token_budget, config.max_num_seqs, n_columns, config.block_size, self.device)
         self.eager = EagerStep(self.model, self.kv, buffers)
         self.recorded = None
-        if ops.native:
+        if not ops.native:
+            threads.compute_with_torch(self)
+        else:
             threads.leave_to_native_operators()
             self.recorded = None if config.enforce_eager else self._recorded(buffers)
 
@@ -100,13 +103,16 @@ class ModelRunner:
 
     @property
     def kv_extras(self) -> dict[str, str | int]:
-        """What the KV depends on besides tokens."""
+        """What the KV depends on besides tokens, to the last bit."""
         dynamic = self.model_config.rope.scaling == "dynamic"
         return {
             "weights": self.digest,
             "dtype": str(self.dtype),
             "kv_dtype": str(self.kv_dtype),
             "layout": self.kv.layout,
+            "precision": self._config.kernel_precision,
+            "quantization": self._config.quantization,
+            "operators": "reference" if launch.missing is not None else launch.native.level(),
             "rope_window": self.max_model_len if dynamic else 0,
         }
 

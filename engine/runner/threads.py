@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 
 import torch
 
@@ -10,6 +11,8 @@ from engine.runner import cores
 from kernels.cpu import launch
 
 log = logging.getLogger(__name__)
+
+_with_torch: weakref.WeakSet[object] = weakref.WeakSet()
 
 
 def use(n_threads: int | None) -> None:
@@ -25,6 +28,12 @@ def use(n_threads: int | None) -> None:
         launch.native.set_threads(n_threads)
 
 
+def compute_with_torch(model: object) -> None:
+    """This model needs torch's threads, for as long as it lives."""
+    _with_torch.add(model)
+
+
 def leave_to_native_operators() -> None:
     """A model runs on native operators alone: torch's own small calls are quicker without waking other threads."""
-    torch.set_num_threads(1)
+    if not _with_torch:
+        torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
 from kernels.cpu.planes import TYPES, layout, unsupported_cache
-from kernels.cpu.support import whole, whole_rows
+from kernels.cpu.support import require, require_shape, whole, whole_rows
 from kernels.ops import Impl, OpSpec, Scales
 
 
@@ -31,6 +31,9 @@ def paged_attention(
     n_rows, n_heads, head_size = q.shape
     if n_heads % k_cache.shape[2]:
         raise ValueError(f"{k_cache.shape[2]} KV heads cannot have equal shares of {n_heads} query heads.")
+    require(torch.float32, q=q)
+    require(torch.int32, query_starts=query_starts, context_lens=context_lens, block_tables=block_tables)
+    require_shape((len(context_lens) + 1,), query_starts=query_starts)
     q, block_tables = whole_rows(q), whole_rows(block_tables)
     out = empty(n_rows, n_heads, head_size)
     sizes = (n_heads, k_cache.shape[2], head_size)

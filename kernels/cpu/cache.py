@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
 from kernels.cpu.planes import TYPES, layout, unsupported_cache
-from kernels.cpu.support import whole, whole_rows
+from kernels.cpu.support import require, require_shape, whole, whole_rows
 from kernels.ops import Impl, OpSpec, Scales
 
 
@@ -26,6 +26,13 @@ def rope_and_write_kv(
     scales: Scales | None = None,
 ) -> Tensor:
     n_rows, n_heads, head_size = q.shape
+    require(torch.float32, q=q, k=k, v=v, cos=cos, sin=sin)
+    require(torch.int64, positions=positions, slots=slots)
+    require_shape((n_rows, k_cache.shape[2], head_size), k=k, v=v)
+    require_shape((n_rows,), positions=positions, slots=slots)
+    require_shape(tuple(cos.shape), sin=sin)
+    if 2 * cos.shape[1] > head_size:
+        raise ValueError(f"{2 * cos.shape[1]} dims cannot be rotated in heads of {head_size}.")
     q, k, v = whole_rows(q), whole_rows(k), whole_rows(v)
     out = empty(n_rows, n_heads, head_size)
     rows = (q, k, v, q.stride(0), k.stride(0), v.stride(0), n_heads, k.shape[1], head_size)

@@ -1,6 +1,7 @@
 #include "linear.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -25,10 +26,6 @@ constexpr int64_t ACTIVATION_BYTES = 768 << 10;
 // Values that a task quantises, in whole rows: that takes about as long as its hand-over.
 constexpr int64_t QUANTIZED_PER_TASK = 8192;
 
-int64_t round_up(int64_t n, int64_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
-
 // x in the form in which the panels' kernels take it.
 class Input {
   public:
@@ -36,7 +33,7 @@ class Input {
     Input(const float* x, int64_t x_stride, int64_t k, int64_t n_rows, bool exact, unsigned zeros) : x_(x), x_stride_(x_stride), k_(k), exact_(exact) {
         if (exact) return;
         const int64_t group = group_of(n_rows), rows = round_up(n_rows, group), blocks = k / BLOCK;
-        const size_t q_bytes = size_t(round_up(rows * k, 64)), scale_bytes = size_t(round_up(rows * blocks * 4, 64));
+        const size_t q_bytes = size_t(round_up<int64_t>(rows * k, 64)), scale_bytes = size_t(round_up<int64_t>(rows * blocks * 4, 64));
         uint8_t* p = scratch(q_bytes + 2 * scale_bytes + size_t(N_ZEROS * rows * blocks * 8));
         quantized_ = {reinterpret_cast<int8_t*>(p),
                       reinterpret_cast<float*>(p + q_bytes),
@@ -169,7 +166,7 @@ class GatedLinear : public Op {
     bool exact_;
 };
 
-// out [n, k] = rows ids of the weight, times scale. An id out of range gives zeros.
+// out [n, k] = rows ids of the weight, times scale. An id out of range gives NaN, which no answer survives.
 class Embedding : public Op {
   public:
     Embedding(uintptr_t out, uintptr_t ids, const Packed& weight, float scale)
@@ -181,7 +178,7 @@ class Embedding : public Op {
             const int64_t id = ids_[i];
             float* out = out_ + i * k;
             if (id < 0 || id >= weight_.n_out()) {
-                std::fill(out, out + k, 0.0f);
+                std::fill(out, out + k, std::numeric_limits<float>::quiet_NaN());
             } else {
                 linear_kernels().row[weight_.format()](weight_.panel(id / PANEL), int(id % PANEL), k, scale_, out);
             }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import address, empty, launch, native
-from kernels.cpu.support import unsupported, whole, whole_rows
+from kernels.cpu.support import require, require_shape, unsupported, whole, whole_rows
 from kernels.ops import DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
 
 
@@ -45,6 +45,8 @@ def quant_linears(
     x: Tensor, weights: Sequence[PackedWeight], biases: Sequence[Tensor | None], *, exact: bool = False
 ) -> tuple[Tensor, ...]:
     x = _checked(x, *weights)
+    for weight, bias in zip(weights, biases, strict=True):
+        _check_bias(weight, bias)
     outs = tuple(empty(len(x), weight.shape[0]) for weight in weights)
     added = [whole(bias) for bias in biases]
     launch(native.Linears, x, x.stride(0), [weight.native for weight in weights], added, list(outs), exact, n_rows=len(x))
@@ -66,6 +68,10 @@ def gated_linear(
 ) -> Tensor:
     x = _checked(x, gate, up)
     gelu = {"silu": False, "gelu_tanh": True}[activation]
+    if gate.shape != up.shape:
+        raise ValueError(f"gate is of shape {gate.shape}, up of {up.shape}.")
+    for weight, bias in zip((gate, up), biases, strict=True):
+        _check_bias(weight, bias)
     out = empty(len(x), gate.shape[0])
     added = (whole(bias) for bias in biases)
     launch(native.GatedLinear, x, x.stride(0), gate.native, up.native, *added, gelu, out, exact, n_rows=len(x))
@@ -75,12 +81,19 @@ def gated_linear(
 def embedding(ids: Tensor, weight: PackedWeight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     if dtype != torch.float32:
         raise ValueError(f"Native rows are float32, not {dtype}.")
+    require(torch.int64, ids=ids)
     out = empty(len(ids), weight.shape[1])
     launch(native.Embedding, out, whole(ids), weight.native, scale, n_rows=len(ids))
     return out
 
 
+def _check_bias(weight: PackedWeight, bias: Tensor | None) -> None:
+    require(torch.float32, bias=bias)
+    require_shape((weight.shape[0],), bias=bias)
+
+
 def _checked(x: Tensor, *weights: PackedWeight) -> Tensor:
+    require(torch.float32, x=x)
     for weight in weights:
         if weight.shape[1] != x.shape[1]:
             raise ValueError(f"Rows of {x.shape[1]} values do not fit a weight of shape {weight.shape}.")

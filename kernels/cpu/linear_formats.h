@@ -13,7 +13,7 @@ constexpr int TILE = 8;
 constexpr int TILE = 4;
 #endif
 
-// Bytes that are asked for ahead of their use (measured: 5 to 30% more of the bandwidth than the hardware's own prefetch).
+// Bytes that are asked for ahead of their use; measured, 4 KiB beat 1 and 2 where weights come from memory.
 constexpr int AHEAD = 4096;
 PW_INLINE void prefetch(const uint8_t* p) {
     __builtin_prefetch(p + AHEAD, 0, 3);

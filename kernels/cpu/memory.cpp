@@ -13,10 +13,6 @@ namespace {
 
 constexpr size_t LINE = 64, LARGE_PAGE = size_t(2) << 20, REGION = size_t(32) << 20;
 
-size_t round_up(size_t n, size_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
-
 uint8_t* allocate(size_t n_bytes, size_t alignment) {
     return static_cast<uint8_t*>(::operator new(n_bytes, std::align_val_t(alignment)));
 }

@@ -7,6 +7,11 @@
 
 namespace pagewell {
 
+template <typename T>
+constexpr T round_up(T n, T unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
 // n_bytes, aligned to a cache line. Throws std::bad_alloc.
 std::shared_ptr<uint8_t> weight_memory(size_t n_bytes);
 

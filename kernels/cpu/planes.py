@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import native
-from kernels.cpu.support import unsupported
+from kernels.cpu.support import require, require_shape, unsupported
 from kernels.ops import OpSpec, Scales
 
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
@@ -15,6 +15,13 @@ TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 
 def layout(k_cache: Tensor, v_cache: Tensor, scales: Scales | None) -> tuple[list[Tensor], list[list[int]], int, int]:
     """(k and v, and the scales of each if there are any; strides of each; block size; type) of a cache."""
+    require(k_cache.dtype, v_cache=v_cache)
+    require_shape(tuple(k_cache.shape), v_cache=v_cache)
+    if (scales is None) == (k_cache.dtype == torch.int8):
+        raise ValueError(f"A cache of {k_cache.dtype} goes {'with' if scales is None else 'without'} scales.")
+    for scale in scales or ():
+        require(torch.float32, scales=scale)
+        require_shape(tuple(k_cache.shape[:3]), scales=scale)
     planes = [k_cache, v_cache, *(scale.unsqueeze(-1) for scale in scales or ())]
     return planes, [list(plane.stride()) for plane in planes], k_cache.shape[1], TYPES[k_cache.dtype]
 

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import empty, launch, native
-from kernels.cpu.support import unsupported, whole_rows
+from kernels.cpu.support import require, require_shape, unsupported, whole_rows
 from kernels.ops import Impl, OpSpec
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     size = x.shape[-1]
+    require(torch.float32, x=x, weight=weight)
+    require_shape((size,), weight=weight)
     heads = x[0].numel() // size if x.dim() > 2 and len(x) else 1
     x, weight = whole_rows(x), weight.contiguous()
     out = empty(*x.shape)
@@ -20,6 +22,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    require(torch.float32, x=x, residual=residual, weight=weight)
+    require_shape(tuple(x.shape), residual=residual)
+    require_shape((x.shape[-1],), weight=weight)
     x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
     out, total = empty(*x.shape), empty(*x.shape)
     launch(native.RMSNormAdd, out, total, x, residual, weight, x.shape[-1], eps, n_rows=len(x))
@@ -35,6 +40,8 @@ def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def _gated(gate: Tensor, up: Tensor, *, gelu: bool) -> Tensor:
+    require(torch.float32, gate=gate, up=up)
+    require_shape(tuple(gate.shape), up=up)
     gate, up = whole_rows(gate), whole_rows(up)
     out = empty(*gate.shape)
     launch(native.GatedActivation, out, gate, up, gate.shape[1], gate.stride(0), up.stride(0), gelu, n_rows=len(gate))

@@ -20,6 +20,20 @@ def unsupported(spec: OpSpec) -> str | None:
     return None
 
 
+def require(dtype: torch.dtype, **tensors: Tensor | None) -> None:
+    """ValueError naming the first of these that is of another dtype: what native code reads, it takes for this one."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dtype != dtype:
+            raise ValueError(f"{name} is of {tensor.dtype}, not of {dtype}.")
+
+
+def require_shape(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
+    """ValueError naming the first of these that is of another shape."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} is of shape {tuple(tensor.shape)}, not {shape}.")
+
+
 def whole(x: Tensor | None) -> Tensor | None:
     """x without gaps in memory: itself, or a copy."""
     return None if x is None else x.contiguous()

@@ -121,7 +121,9 @@ class Bench:
         ("smollm2", "exact", "int8"),
         ("smollm2", "fast", "auto"),
         pytest.param(("qwen_05b", "exact", "auto"), marks=pytest.mark.models),
+        pytest.param(("qwen_05b", "fast", "auto"), marks=pytest.mark.models),
         pytest.param(("gemma", "exact", "auto"), marks=pytest.mark.models),
+        pytest.param(("gemma", "fast", "auto"), marks=pytest.mark.models),
     ],
     ids="-".join,
 )

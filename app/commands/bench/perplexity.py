@@ -33,10 +33,11 @@ CACHES = tuple(name for name in get_args(KVCacheDtype) if name not in ("auto", "
 def perplexity(
     models: tuple[str, ...], text: Path | None, caches: tuple[str, ...], peer: Path | None, json_path: Path | None
 ) -> None:
-    """Read a text with exact arithmetic, then with one thing changed at a time, and say how far apart the figures are.
+    """Read a text with exact arithmetic, as models run by default, and with one thing changed at a time: how far apart is that?
 
     Exact: weights and activations in float32 as they are multiplied, and a KV cache of float32. Fast: activations quantised to
-    int8 in blocks of 32, as by default. Beside a difference stands its standard error over the tokens.
+    int8 in blocks of 32. Default: fast, and the KV cache's default format. Beside a difference stands its standard error over the
+    tokens.
     """
     from app.bench import perplexity as ppl
     from app.bench import record
@@ -49,7 +50,11 @@ def perplexity(
     except UnicodeDecodeError as error:
         raise ConfigError(f"{text} is no text in UTF-8: {error}.", "Give a text file.") from error
     result = record.circumstances() | {"text": text.name, "window": ppl.WINDOW, "models": {}}
-    changes = {"fast": {"kernel_precision": "fast"}} | {f"kv {name}": {"kv_cache_dtype": name} for name in caches}
+    changes: dict[str, dict[str, str]] = {
+        "default": {"kernel_precision": "fast", "kv_cache_dtype": "auto"},
+        "fast": {"kernel_precision": "fast"},
+    }
+    changes |= {f"kv {name}": {"kv_cache_dtype": name} for name in caches}
     to_stderr = str(json_path) == "-"
     columns = [f"{name:>27}" for name in (*changes, *(("llama.cpp",) if peer is not None else ()))]
     click.echo(f"{'model':44} {'tokens':>7} {'exact':>9}{''.join(columns)}", err=to_stderr)

@@ -69,14 +69,14 @@ def test_the_command_changes_one_thing_at_a_time(monkeypatch: pytest.MonkeyPatch
     arguments = ["--kv-cache-dtype", "float16", "--kv-cache-dtype", "int8", "--json", str(path)]
     result = CliRunner().invoke(cli, ["bench", "perplexity", str(smollm2()), *arguments], catch_exceptions=False)
     assert [(knobs["kernel_precision"], knobs["kv_cache_dtype"]) for knobs in asked] == [
-        *(("exact", "float32"), ("fast", "float32"), ("exact", "float16"), ("exact", "int8")),
+        *(("exact", "float32"), ("fast", "auto"), ("fast", "float32"), ("exact", "float16"), ("exact", "int8")),
     ]
     (row,) = json.loads(path.read_text())["models"].values()
-    assert row["exact"] == 2.0 and row["fast"]["over_exact"] == pytest.approx(1.005)
-    assert row["kv int8"]["value"] == pytest.approx(2.03) and row["kv int8"]["standard_error"] == pytest.approx(0.1)
+    assert row["exact"] == 2.0 and row["default"]["over_exact"] == pytest.approx(1.005)
+    assert row["kv int8"]["value"] == pytest.approx(2.04) and row["kv int8"]["standard_error"] == pytest.approx(0.4 / 3)
     header, line = result.stdout.splitlines()
-    assert header.split() == ["model", "tokens", "exact", "fast", "kv", "float16", "kv", "int8"]
-    assert len(header) == len(line) and "+1.500% ± 10.000%" in line
+    assert header.split() == ["model", "tokens", "exact", "default", "fast", "kv", "float16", "kv", "int8"]
+    assert len(header) == len(line) and "+2.000% ± 13.333%" in line
 
 
 def test_what_is_no_text_or_no_program_is_refused(tmp_path: Path) -> None:

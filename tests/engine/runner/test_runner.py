@@ -114,9 +114,10 @@ def test_weights_and_formats_tell_caches_apart(reference, tmp_path) -> None:
         ModelRunner(EngineConfig(), checkpoint),
         ModelRunner(EngineConfig(kv_cache_dtype="float32"), checkpoint),
         ModelRunner(EngineConfig(kv_cache_dtype="int8"), checkpoint),
+        ModelRunner(EngineConfig(kv_cache_dtype="float16", kernel_precision="exact"), checkpoint),
         ModelRunner(EngineConfig(), open_checkpoint(tmp_path)),
     ]
-    assert len({tuple(runner.kv_extras.items()) for runner in runners}) == 4
+    assert len({tuple(runner.kv_extras.items()) for runner in runners}) == 5
     assert runners[0].kv_extras == ModelRunner(EngineConfig(), checkpoint).kv_extras
 
 

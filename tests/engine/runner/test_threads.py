@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,12 +36,19 @@ def test_the_number_asked_for_is_used_and_by_default_that_of_the_cores() -> None
 
 
 @pytest.mark.skipif(launch.missing is not None, reason=f"no native operators: {launch.missing}")
-def test_torch_keeps_to_one_thread_beside_a_model_of_native_operators_only(tmp_path) -> None:
+def test_torch_keeps_to_one_thread_unless_a_model_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_with_torch", weakref.WeakSet())
     tiny.saved(tmp_path, "llama")
     ModelRunner(EngineConfig(threads=2), open_checkpoint(tmp_path))
     assert (torch.get_num_threads(), native()) == (1, 2)
-    ModelRunner(EngineConfig(threads=2, dtype="bfloat16"), open_checkpoint(tmp_path))
+    plain = ModelRunner(EngineConfig(threads=2, dtype="bfloat16"), open_checkpoint(tmp_path))
     assert (torch.get_num_threads(), native()) == (2, 2)
+    ModelRunner(EngineConfig(threads=2), open_checkpoint(tmp_path))
+    assert torch.get_num_threads() == 2, "the model before it computes with torch"
+    del plain
+    gc.collect()
+    ModelRunner(EngineConfig(threads=2), open_checkpoint(tmp_path))
+    assert torch.get_num_threads() == 1
 
 
 def test_more_threads_than_the_machine_has_are_said_to_wait_for_each_other(caplog: pytest.LogCaptureFixture) -> None:

@@ -98,7 +98,7 @@ uint8_t extreme(bool signed_bytes, bool highest) {
     return signed_bytes ? (highest ? 0x7f : 0x80) : (highest ? 0xff : 0x00);
 }
 
-constexpr int64_t N_OUT = 19, N_IN = 768;  // a panel and a part of one; K is no whole number of chunks
+constexpr int64_t N_OUT = 19, N_IN = 1280;  // a panel and a part of one; K is a chunk of 24 blocks and a part of one
 
 // A format whose scales lie apart, in groups that it is packed in or repeats.
 struct Scaled {
