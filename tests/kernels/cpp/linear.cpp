@@ -136,12 +136,12 @@ double nf4(const uint8_t* row, int64_t i, int) {
 }
 
 const Scaled SCALED[] = {
-    {"INT4", INT4_128, 128, true, int4}, {"INT4", INT4_128, 768, false, int4}, {"INT4", INT4_64, 64, true, int4},
-    {"INT4", INT4_64, 192, false, int4}, {"INT4", INT4_32, 32, true, int4},    {"INT4", INT4_32, 96, true, int4},
-    {"INT8", INT8_128, 128, false, int8}, {"INT8", INT8_128, 768, false, int8}, {"INT8", INT8_32, 64, false, int8},
-    {"INT8", INT8_32, 32, false, int8},  {"FP8", FP8_128, 128, false, fp8},    {"FP8", FP8_128, 768, false, fp8},
-    {"FP8", FP8_32, 64, false, fp8},     {"NF4", NF4_64, 64, false, nf4},      {"NF4", NF4_64, 768, false, nf4},
-    {"NF4", NF4_32, 96, false, nf4},
+    {"INT4", INT4_128, 128, true, int4}, {"INT4", INT4_128, 1280, false, int4}, {"INT4", INT4_64, 64, true, int4},
+    {"INT4", INT4_64, 320, false, int4}, {"INT4", INT4_32, 32, true, int4},    {"INT4", INT4_32, 160, true, int4},
+    {"INT8", INT8_128, 128, false, int8}, {"INT8", INT8_128, 1280, false, int8}, {"INT8", INT8_32, 64, false, int8},
+    {"INT8", INT8_32, 32, false, int8},  {"FP8", FP8_128, 128, false, fp8},    {"FP8", FP8_128, 1280, false, fp8},
+    {"FP8", FP8_32, 64, false, fp8},     {"NF4", NF4_64, 64, false, nf4},      {"NF4", NF4_64, 1280, false, nf4},
+    {"NF4", NF4_32, 160, false, nf4},
 };
 
 std::vector<uint8_t> random_blocks(const Plain& plain) {
