@@ -19,6 +19,7 @@ from app.host import ModelHost
 from app.lifespan import ANSWERS_GRACE_S, SERVER_STOPPING, model_lifespan
 from app.metrics import Metrics
 from app.openai import OpenAIPlugin
+from app.pins import PinsPlugin
 from app.security import MAX_BODY_BYTES, Guard
 from app.settings import Settings
 from app.stats import StatsPlugin
@@ -35,7 +36,7 @@ def create_app(settings: Settings, host: ModelHost | None = None) -> Litestar:
     metrics = Metrics(host)
     app = Litestar(
         route_handlers=[HealthController],
-        plugins=[OpenAIPlugin(host), StatsPlugin(settings, host), ChatPlugin(host, paths.database_path())],
+        plugins=[OpenAIPlugin(host), StatsPlugin(settings, host), PinsPlugin(settings), ChatPlugin(host, paths.database_path())],
         dependencies={
             "model_host": Provide(lambda: host, sync_to_thread=False),
             "server_metrics": Provide(lambda: metrics, sync_to_thread=False),

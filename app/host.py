@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from msgspec import structs
+
+from app import paths
 from app.errors import ModelFailed, ModelLoading
 from app.settings import Settings
 from engine.async_engine import AsyncEngine, ModelInfo
@@ -74,8 +77,11 @@ class ModelHost:
     def from_settings(cls, settings: Settings, path: Path) -> ModelHost:
         """A host for the model at `path`, a GGUF file or a folder."""
 
+        folder = settings.engine.kv_disk_folder or str(paths.cache_dir() / "kv")
+        config = structs.replace(settings.engine, kv_disk_folder=folder)
+
         async def load(progress: Progress) -> AsyncEngine:
-            return await AsyncEngine.load(path, settings.engine, progress)
+            return await AsyncEngine.load(path, config, progress)
 
         name = settings.serving.served_model_name or path.stem
         return cls(load, name=name, idle_timeout_s=settings.orchestrator.idle_timeout)

@@ -167,12 +167,17 @@ class _Gauges:
         yield self._gauge("vllm_num_requests_preempted", "Answers that wait because their blocks were taken.", n_preempted)
         totals = stats.counters if stats else EngineCounters()
         yield self._total("vllm:num_preemptions", "Preemptions since the model was loaded.", totals.n_preemptions)
+        yield self._total("pagewell_swaps", "Preemptions that kept their blocks, to be moved to host memory.", totals.n_swaps)
+        yield self._total("pagewell_demoted_blocks", "KV blocks copied to host memory.", totals.n_demoted)
+        yield self._total("pagewell_promoted_blocks", "KV blocks copied back from host memory.", totals.n_promoted)
+        yield self._total("pagewell_stored_blocks", "KV blocks written to disk.", totals.n_stored)
+        yield self._total("pagewell_fetched_blocks", "KV blocks read from disk.", totals.n_fetched)
         yield self._total("pagewell_steps", "Steps since the model was loaded.", totals.n_steps)
         yield self._total("pagewell_step_seconds", "Seconds spent in steps since the model was loaded.", totals.busy_s)
         busy = self._utilisation(stats)
         yield self._gauge("vllm_gpu_utilization", "Share of the time since the last scrape that went into steps.", busy)
         blocks = GaugeMetricFamily("pagewell_kv_blocks", "KV blocks by state.", labels=(*_LABELS, "state"))
-        for state in ("free", "cached", "used", "shared"):
+        for state in ("free", "cached", "pinned", "used", "shared", "host_used"):
             blocks.add_metric([self._model_name, state], getattr(stats, f"n_{state}") if stats else 0)
         yield blocks
 

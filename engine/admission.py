@@ -6,7 +6,7 @@ import math
 
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.text.tokenizer import Tokenizer
-from engine.types import SamplingParams
+from engine.types import Request, SamplingParams
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 128
@@ -26,6 +26,10 @@ def check_params(params: SamplingParams, n_vocab: int) -> None:
     if params.repetition_penalty == 0.0:
         raise InvalidRequest("repetition_penalty", "repetition_penalty must be above 0.", "1 means no penalty.")
     _between("n", params.n, 1, MAX_CHOICES)
+    if params.best_of is not None:
+        _between("best_of", params.best_of, params.n, MAX_CHOICES)
+    if params.beam_width:
+        _check_beam_search(params)
     _between("min_tokens", params.min_tokens, 0, 2**31)
     if params.max_tokens is not None:
         _between("max_tokens", params.max_tokens, 1, 2**31)
@@ -45,6 +49,36 @@ def check_params(params: SamplingParams, n_vocab: int) -> None:
         _token("stop_token_ids", token_id, n_vocab)
     if any(not stop for stop in params.stop):
         raise InvalidRequest("stop", "A stop string is empty.", "Leave it out.")
+
+
+def _check_beam_search(params: SamplingParams) -> None:
+    _between("beam_width", params.beam_width, params.n, MAX_CHOICES)
+    _between("length_penalty", params.length_penalty, -10.0, 10.0)
+    default = SamplingParams()
+    for name in (
+        *("best_of", "logprobs", "stop", "min_tokens", "logit_bias"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    ):
+        if getattr(params, name) != getattr(default, name):
+            raise InvalidRequest(name, f"{name} does not go with beam search.", f"Leave out {name}, or use_beam_search.")
+
+
+def check_beams(request: Request, *, n_blocks: int, block_size: int, max_num_seqs: int, max_model_len: int) -> None:
+    """Raise InvalidRequest for a beam search whose beams could not all run at once: they have to, step by step."""
+    params, n_prompt = request.params, len(request.prompt_token_ids)
+    width = params.beam_width
+    if width > max_num_seqs:
+        raise InvalidRequest("beam_width", f"beam_width is {width}, but at most {max_num_seqs} answers are computed together.")
+    n_output = max_model_len - n_prompt
+    n_output = min(n_output, params.max_tokens or n_output)
+    shared = n_prompt // block_size
+    most = ((n_blocks - shared) // width - 1) * block_size - n_prompt % block_size  # one more while a shared one is copied
+    if n_output > most:
+        raise InvalidRequest(
+            "max_tokens",
+            f"{width} beams of {n_output} tokens after a prompt of {n_prompt} do not fit into the KV cache.",
+            f"Set max_tokens to at most {max(most, 0)}, or use fewer beams.",
+        )
 
 
 def check_prompt(prompt_token_ids: list[int], n_vocab: int, max_model_len: int) -> None:

@@ -7,17 +7,18 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.admission import check_params, check_prompt
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.errors import EngineDead, QueueFull
+from engine.errors import EngineDead, PinRefused, QueueFull
 from engine.info import ModelInfo
 from engine.loading import Progress, load_core
 from engine.stats import EngineStats
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
-from engine.types import Event, Finished, Request, SamplingParams
+from engine.types import Event, Finished, FinishReason, Request, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,15 @@ class RequestStream(AsyncIterator[Event]):
         if not self._ended:
             self._ended = True
             self.abort()
+
+
+class Pin(NamedTuple):
+    """A prefix that stays in the cache, and what that costs."""
+
+    uid: int
+    n_tokens: int
+    n_blocks: int
+    n_bytes: int
 
 
 class AsyncEngine:
@@ -105,6 +115,7 @@ class AsyncEngine:
         request_id: str = "",
         cache_salt: str = "",
         priority: int = 0,
+        pins: bool = False,
     ) -> RequestStream:
         """Queue a request. Raises PromptTooLong, InvalidRequest, QueueFull or EngineDead before anything is queued."""
         self._require_alive()
@@ -112,7 +123,7 @@ class AsyncEngine:
         check_prompt(prompt_token_ids, self.info.n_vocab, self.info.max_model_len)
         if self.n_live >= self._max_live:
             raise QueueFull(f"{self.n_live} requests are running or waiting.", "Come back in a few seconds.")
-        request = Request(request_id, prompt_token_ids, params, cache_salt=cache_salt, priority=priority)
+        request = Request(request_id, prompt_token_ids, params, cache_salt=cache_salt, priority=priority, pins=pins)
         uid = self._core.add(request)
         stream = self._streams[uid] = RequestStream(uid, self.abort)
         return stream
@@ -124,6 +135,27 @@ class AsyncEngine:
     async def stats(self) -> EngineStats:
         """A snapshot taken between two steps; waits for the step under way. Raises EngineDead."""
         return await self._ask(self._core.ask_stats)
+
+    async def pin(self, prompt_token_ids: list[int], *, cache_salt: str = "") -> Pin:
+        """Compute a prefix, if it is not known, and keep its full blocks in the cache: until they are unpinned, the model is
+        unloaded, or a request needs the room. Raises PinRefused where too much is pinned already, and what `submit` raises."""
+        params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+        stream = self.submit(prompt_token_ids, params, cache_salt=cache_salt, pins=True)
+        async for event in stream:
+            if isinstance(event, Finished) and event.reason is not FinishReason.STOP:
+                raise PinRefused(event.error or "The request that was to compute the prefix was ended.")
+        n_blocks = len(prompt_token_ids) // self.info.block_size
+        return Pin(stream.uid, n_blocks * self.info.block_size, n_blocks, n_blocks * self.info.kv_bytes // self.info.n_blocks)
+
+    async def unpin(self, uid: int) -> int:
+        """Lift a pin; returns the number of its blocks, 0 where there is none. Raises EngineDead."""
+        return await self._ask(lambda reply: self._core.unpin(uid, reply))
+
+    async def pins(self) -> list[Pin]:
+        """All pins, the oldest first. Raises EngineDead."""
+        block_bytes = self.info.kv_bytes // self.info.n_blocks
+        counts = await self._ask(self._core.pins)
+        return [Pin(uid, n * self.info.block_size, n, n * block_bytes) for uid, n in counts.items()]
 
     async def evict_cached(self) -> int:
         """Forget the prefix cache; returns the number of blocks. Raises EngineDead."""

@@ -14,6 +14,7 @@ from msgspec import Meta
 from engine.errors import ConfigError
 
 KVCacheDtype = Literal["auto", "float32", "float16", "bfloat16", "int8"]
+PreemptionMode = Literal["auto", "swap", "recompute"]
 
 
 class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -53,13 +54,32 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         ),
     ] = "auto"
     swap_space: Annotated[
-        int,
+        Annotated[int, Meta(ge=0)] | None,
         Meta(
-            ge=0,
-            description="Host memory for swapped-out blocks. Only 0 for now: preempted answers are recomputed.",
+            description="Host memory for blocks that leave the KV cache, so that they need not be computed again. Default: an "
+            "eighth of free memory, at most 4GiB beside a GPU and 1GiB on a CPU.",
             extra={"unit": "bytes"},
         ),
-    ] = 0
+    ] = None
+    preemption_mode: Annotated[
+        PreemptionMode,
+        Meta(
+            description="What becomes of an answer that gives way when the KV cache is full. swap: its blocks go to host memory. "
+            "recompute: they are computed again. auto: what takes less time by the speeds measured so far."
+        ),
+    ] = "auto"
+    kv_disk_space: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="Disk for prefixes of the KV cache, of all models together, so that they are known after a restart. 0: "
+            "none. Default: a tenth of what is free there, at most 8GiB.",
+            extra={"unit": "bytes"},
+        ),
+    ] = None
+    kv_disk_folder: Annotated[
+        str | None,
+        Meta(description="Where they are kept. Default: the cache folder for `serve`, nowhere for the Python API."),
+    ] = None
     enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
     enforce_eager: Annotated[
         bool, Meta(description="Call the operators of a step one by one instead of replaying a recorded step; for comparisons.")
@@ -119,10 +139,10 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
                 f"tensor_parallel_size is {self.tensor_parallel_size}, but a model runs on one device for now.",
                 "Set --tensor-parallel-size 1 or leave it out.",
             )
-        if self.swap_space != 0:
+        if self.preemption_mode == "swap" and self.swap_space == 0:
             raise ConfigError(
-                f"swap_space is {self.swap_space}, but swapping is not available yet: preempted answers are recomputed.",
-                "Set --swap-space 0 or leave it out.",
+                "preemption_mode is swap, but swap_space is 0: there is nowhere to swap to.",
+                "Leave one of --preemption-mode and --swap-space out.",
             )
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}, which is not a power of two.", "Use 16, 32, 64 or 128.")

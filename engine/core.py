@@ -15,10 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from engine.admission import check_beams
+from engine.beams import Continuation
 from engine.config import EngineConfig
 from engine.errors import BrokenLogits, EngineDead
 from engine.group import RequestGroup
+from engine.kv.connector import Connector
 from engine.kv.manager import KVManager
+from engine.preemption import Preemption
 from engine.scheduler import Scheduler
 from engine.snapshot import Counters, snapshot
 from engine.stats import EngineStats
@@ -28,6 +32,7 @@ from engine.types import (
     Entry,
     Event,
     FinishReason,
+    Moves,
     Request,
     Sampled,
     Sequence,
@@ -41,6 +46,12 @@ from engine.types import (
 log = logging.getLogger(__name__)
 
 
+PREFILL_TOKENS = 64
+"""Tokens from which a step tells how fast prompts are computed."""
+PINNED_SHARE = 0.5
+"""Most of the KV cache that may be pinned."""
+FETCH_WAIT_S = 1.0
+STORE_REST_S = 2.0
 MAX_FAILED_STEPS = 3
 """Steps that may fail one after another before the engine gives up."""
 
@@ -49,9 +60,15 @@ class Runner(Protocol):
     """What the core needs of a model: memory for blocks, and a forward pass with sampling."""
 
     n_blocks: int
+    n_host_blocks: int
+    """Slots of host memory, each for one block."""
+    block_bytes: int
     max_model_len: int
     kv_extras: dict[str, str | int]
     """What the KV depends on besides tokens: weights digest, dtype, layout (see kv.hashing.root_key)."""
+
+    def move(self, moves: Moves) -> None:
+        """Copy blocks to host memory, then others from there; done when it returns."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...
 
@@ -65,14 +82,27 @@ class EngineCore:
         runner: Runner,
         tokenizer: Tokenizer,
         emit: Callable[[list[Event]], None],
+        connector: Connector | None = None,
     ) -> None:
         self.runner = runner
         self.tokenizer = tokenizer
         self.max_model_len = runner.max_model_len
         self.kv = KVManager(
-            runner.n_blocks, config.block_size, enable_caching=config.enable_prefix_caching, extras=runner.kv_extras
+            runner.n_blocks,
+            config.block_size,
+            enable_caching=config.enable_prefix_caching,
+            extras=runner.kv_extras,
+            n_host_blocks=runner.n_host_blocks,
+            block_bytes=runner.block_bytes,
+            connector=connector,
+            post=self._post_late,
         )
-        self.scheduler = Scheduler(config, self.kv)
+        self.preemption = Preemption(config.preemption_mode, runner.block_bytes, has_host_memory=runner.n_host_blocks > 0)
+        self.scheduler = Scheduler(config, self.kv, self.preemption)
+        self._prefill_tokens = min(config.token_budget, PREFILL_TOKENS)
+        self.exchange = self.kv.exchange
+        self._connector = connector
+        self._fetch_wait_s = FETCH_WAIT_S
         self.groups: dict[int, RequestGroup] = {}
         self.counters = Counters()
         self.error: BaseException | None = None
@@ -92,7 +122,12 @@ class EngineCore:
     # From any thread -------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> int:
-        """Queue a checked request (see engine.admission); returns its uid. Raises EngineDead."""
+        """Queue a checked request (see engine.admission); returns its uid. Raises EngineDead, InvalidRequest."""
+        if request.params.beam_width:
+            check_beams(
+                request, n_blocks=self.scheduler.n_usable, block_size=self.kv.block_size,
+                max_num_seqs=self.scheduler.max_num_seqs, max_model_len=self.max_model_len,
+            )  # fmt: skip
         with self._uid_lock:
             request.uid = self._next_uid
             self._next_uid += 1
@@ -110,7 +145,15 @@ class EngineCore:
 
     def evict_cached(self, reply: Callable[[int], None]) -> None:
         """Forget every cached block that no answer holds; `reply` gets their number."""
-        self._post(lambda: reply(self.kv.pool.evict_cached()))
+        self._post(lambda: reply(self.kv.evict_cached()))
+
+    def pins(self, reply: Callable[[dict[int, int]], None]) -> None:
+        """`reply` gets the blocks of each pin, by the uid of the request that made it."""
+        self._post(lambda: reply({uid: len(blocks) for uid, blocks in self.kv.pins.items()}))
+
+    def unpin(self, uid: int, reply: Callable[[int], None]) -> None:
+        """Lift a pin; `reply` gets the number of its blocks, 0 where there is none."""
+        self._post(lambda: reply(self.kv.unpin(uid)))
 
     def stop(self) -> None:
         """End `run` after the step under way; every live request ends with an error that says so."""
@@ -125,6 +168,15 @@ class EngineCore:
             self._inbox.append(operation)
             self._wake.notify()
 
+    def _post_late(self, operation: Callable[[], None]) -> None:
+        """As `_post`; of no interest any more once the engine has stopped."""
+        with contextlib.suppress(EngineDead):
+            self._post(operation)
+
+    @property
+    def _has_stores(self) -> bool:
+        return self.exchange is not None and self.exchange.has_stores
+
     # The engine thread -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -133,17 +185,20 @@ class EngineCore:
         try:
             while True:
                 with self._wake:
-                    while not (self._inbox or self.scheduler.has_work or self._stopping):
+                    while not (self._inbox or self.scheduler.has_work or self._has_stores or self._stopping):
                         self._wake.wait()
                     if self._stopping:
                         break
                 self.step()
+            self.store_rest()
         except BaseException as error:
             log.exception("The engine has stopped")
             self.error = error
             reason = f"The engine has stopped: {error}"
         finally:
             self._close(reason)
+            if self._connector is not None:
+                self._connector.close()
 
     def _close(self, reason: str) -> None:
         """Take no more requests, and end every one that is left. Sequences and blocks may be broken, so they stay untouched."""
@@ -161,12 +216,22 @@ class EngineCore:
         self._flush()
 
     def step(self) -> None:
-        """Drain the inbox, plan, compute, commit, emit."""
+        """Drain the inbox, plan, compute, commit, emit. Raises EngineDead once blocks may not hold what the index says."""
+        if self.error is not None:
+            raise EngineDead(f"The engine has stopped: {self.error!r}.", "Load the model again.")
         while self._inbox:
             self._inbox.popleft()()
         plan = self.scheduler.schedule()
         if self._debug:
             self.scheduler.check_plan(plan)
+        if plan.moves:
+            self._move(plan.moves)
+        if self.exchange is not None:
+            self.exchange.submit()
+            if not plan.entries and self.exchange.is_fetching:
+                self._wait_for_inbox()
+        if plan.stuck is not None:
+            self._end(self.groups[plan.stuck.request.uid], FinishReason.ERROR, "Its beams do not fit into the KV cache together.")
         if plan.entries:
             self._note_started(plan)
             self._flush()  # who waits learns at once that its prompt is being read
@@ -180,11 +245,37 @@ class EngineCore:
                 self._commit(plan, result)
             self.counters.n_steps += 1
             self._last_step_s = time.perf_counter() - began
+            if plan.n_tokens >= self._prefill_tokens:
+                self.preemption.note_prefill(plan.n_tokens, self._last_step_s)
             self.counters.busy_s += self._last_step_s
             self._last_step_tokens = plan.n_tokens
         if self._debug:
             self.scheduler.check()
         self._flush()
+
+    def store_rest(self) -> None:
+        """Give the connector what it has not yet, within the time that a person waits for an orderly end."""
+        deadline = time.monotonic() + STORE_REST_S
+        while self._has_stores and time.monotonic() < deadline:
+            if moves := self.kv.finish_plan(idle=True):
+                self._move(moves)
+            self.exchange.submit()
+
+    def _wait_for_inbox(self) -> None:
+        """There is nothing to do until a connector has brought something, or somebody asks for something."""
+        with self._wake:
+            if not self._inbox and not self._stopping:
+                self._wake.wait(self._fetch_wait_s)
+
+    def _move(self, moves: Moves) -> None:
+        """A copy in memory that fails leaves the index wrong: that ends the engine."""
+        began = time.perf_counter()
+        try:
+            self.runner.move(moves)
+        except BaseException as error:  # KeyboardInterrupt too, where a person steps the engine
+            self.error = error
+            raise
+        self.preemption.note_copies(len(moves.demotions) + len(moves.promotions), time.perf_counter() - began)
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
         """End the requests that broke the step, all of its requests if that is unknown; the others compute theirs again."""
@@ -207,7 +298,19 @@ class EngineCore:
         group = RequestGroup(request, self.tokenizer, seed=seed, max_model_len=self.max_model_len)
         self.groups[request.uid] = group
         self.counters.n_requests += 1
-        self.scheduler.add(group.sequences[0])
+        self.scheduler.add(group.first)
+        if request.pins and (error := self._why_not_pinned(request)) is not None:
+            self._end(group, FinishReason.ERROR, error)
+
+    def _why_not_pinned(self, request: Request) -> str | None:
+        if not self.kv.enable_caching:
+            return "Nothing can be pinned: the prefix cache is off."
+        n_blocks, most = len(request.prompt_token_ids) // self.kv.block_size, int(len(self.kv.pool.blocks) * PINNED_SHARE)
+        if n_blocks == 0:
+            return f"A prefix of less than a block ({self.kv.block_size} tokens) cannot be pinned."
+        if self.kv.n_pinned + n_blocks <= most:
+            return None
+        return f"{n_blocks} blocks cannot be pinned: {self.kv.n_pinned} are, and at most {most} may be."
 
     def _abort(self, uid: int) -> None:
         group = self.groups.get(uid)
@@ -222,6 +325,8 @@ class EngineCore:
                 self.scheduler.remove(seq)
         del self.groups[group.request.uid]
         self.counters.count_end(reason)
+        if reason is FinishReason.STOP:
+            self._events += group.chosen()
         self._events.append(group.terminal(reason, error))
 
     def _note_started(self, plan: StepPlan) -> None:
@@ -240,6 +345,7 @@ class EngineCore:
     # Commit ----------------------------------------------------------------------------------------------------
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        searches: dict[RequestGroup, None] = {}
         for entry, sampled in zip(plan.entries, result.sampled, strict=True):
             seq = entry.seq
             if seq.status is not Status.RUNNING or seq.generation != entry.generation:
@@ -251,23 +357,65 @@ class EngineCore:
             self.kv.publish(seq)
             if not entry.samples:
                 continue
-            if len(group.sequences) < group.request.params.n:
+            if group.beams is not None:
+                group.beams.offer(seq, sampled.logprobs[0])
+                searches[group] = None
+                continue
+            if len(group.sequences) < group.n_choices:
                 self._fork(group)
-            self._append(seq, sampled)
+            self._append(group, seq, sampled)
             if seq.finish_reason is not None:
+                if seq is group.first and group.request.pins:
+                    if (error := self._why_not_pinned(group.request)) is not None:  # others were pinned meanwhile
+                        self._end(group, FinishReason.ERROR, error)
+                        continue
+                    self.kv.pin(seq)
                 self.scheduler.remove(seq)
                 if group.finished:
                     self._end(group, FinishReason.STOP)
+        for group in searches:
+            if all(group.beams.has(beam) for beam in group.sequences):
+                self._advance(group)
+
+    def _advance(self, group: RequestGroup) -> None:
+        """All beams of a search know what may follow them: the best continuations go on, the other beams leave."""
+        beams, before = group.beams, group.sequences
+        chosen = beams.advance(before)
+        self.counters.output_tokens += len(chosen) or 1
+        now = time.monotonic()
+        for beam in before:
+            beam.first_token_s = beam.first_token_s or now
+        if not chosen:
+            self._end(group, FinishReason.STOP)
+            return
+        first: dict[Sequence, Continuation] = {}
+        forks = [c for c in chosen if first.setdefault(c.beam, c) is not c]
+        group.sequences = list(first)
+        for beam in before:
+            if beam not in first:
+                beams.leave(beam)
+                self.scheduler.remove(beam, keep=False)
+        for continuation in forks:  # they see their parent as it was
+            child = group.fork_beam(continuation)
+            beams.follow(child, continuation)
+            self._share(continuation.beam, child)
+        for beam, continuation in first.items():
+            beam.token_ids.append(continuation.token_id)
+            beams.follow(beam, continuation)
+
+    def _share(self, parent: Sequence, child: Sequence) -> None:
+        """A fork runs at once on its parent's blocks, or waits, where no more sequences may run."""
+        if self.scheduler.can_run_more(1):
+            self.kv.fork(parent, child)
+            self.scheduler.add_running(child)
+        else:
+            child.n_computed = 0
+            self.scheduler.add(child)
 
     def _fork(self, group: RequestGroup) -> None:
         parent = group.sequences[0]
         for child in group.fork():
-            if self.scheduler.can_run_more(1):
-                self.kv.fork(parent, child)
-                self.scheduler.add_running(child)
-            else:
-                child.n_computed = 0
-                self.scheduler.add(child)
+            self._share(parent, child)
 
     def _keep_prompt_logprobs(self, entry: Entry, sampled: Sampled) -> None:
         kept = entry.seq.prompt_logprobs
@@ -276,7 +424,7 @@ class EngineCore:
         first = entry.start + entry.n_query - entry.n_logits + 1
         kept += sampled.prompt_logprobs[len(kept) - first :]
 
-    def _append(self, seq: Sequence, sampled: Sampled) -> None:
+    def _append(self, group: RequestGroup, seq: Sequence, sampled: Sampled) -> None:
         """Accept tokens one by one, and cut exactly where the answer ends; what was drawn after that is dropped."""
         text, token_ids = "", []
         logprobs: list[TokenLogprob] | None = [] if sampled.logprobs is not None else None
@@ -285,6 +433,8 @@ class EngineCore:
         for i, token_id in enumerate(sampled.token_ids):
             seq.token_ids.append(token_id)
             self.counters.output_tokens += 1
+            if logprobs is not None:
+                seq.logprob_sum += sampled.logprobs[i].logprob
             if token_id in seq.end_ids:
                 seq.finish_reason = FinishReason.STOP
                 if token_id in seq.request.params.stop_token_ids:
@@ -303,14 +453,16 @@ class EngineCore:
         if seq.finish_reason is not None and seq.text.stopped is None:
             text += seq.text.finish()
         if text or token_ids or seq.finish_reason:
-            self._events.append(
-                Delta(
-                    uid=seq.request.uid,
-                    index=seq.index,
-                    text=text,
-                    token_ids=tuple(token_ids),
-                    logprobs=tuple(logprobs) if logprobs is not None else None,
-                    finish_reason=seq.finish_reason,
-                    stop_reason=seq.stop_reason,
-                )
+            delta = Delta(
+                uid=seq.request.uid,
+                index=seq.index,
+                text=text,
+                token_ids=tuple(token_ids),
+                logprobs=tuple(logprobs) if logprobs is not None else None,
+                finish_reason=seq.finish_reason,
+                stop_reason=seq.stop_reason,
             )
+            if group.holds_back:
+                group.hold(delta)
+            else:
+                self._events.append(delta)

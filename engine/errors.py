@@ -53,6 +53,10 @@ class QueueFull(PagewellError):
     """Too many requests are waiting; the client should come back later."""
 
 
+class PinRefused(PagewellError):
+    """A prefix cannot be pinned: too much of the KV cache is, or nothing is cached here."""
+
+
 class EngineDead(PagewellError):
     """The engine thread has stopped; no request can be served until the model is loaded again."""
 

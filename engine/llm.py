@@ -7,6 +7,7 @@ print(llm.generate("The capital of France is", SamplingParams(max_tokens=8))[0].
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from tqdm import tqdm
 
 from engine.admission import check_length, check_params, check_prompt
 from engine.config import EngineConfig
-from engine.errors import TemplateError
+from engine.errors import EngineDead, TemplateError
 from engine.loading import load_core
 from engine.outputs import RequestOutput
 from engine.types import Event, Finished, Request, SamplingParams
@@ -100,10 +101,12 @@ class LLM:
             try:
                 while any(self._outputs[uid].usage is None for uid in uids):
                     self.core.step()
+                self.core.store_rest()
             except BaseException:
                 for uid in uids:
                     self.core.abort(uid)
-                self.core.step()
+                with contextlib.suppress(EngineDead):  # said by what is raised here
+                    self.core.step()
                 raise
             finally:
                 outputs = [self._outputs.pop(uid) for uid in uids]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -11,12 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ConfigError, ModelLoadError, TemplateError
 from engine.info import ModelInfo
+from engine.kv.disk import DiskStore
+from engine.kv.disk_tier import DiskTier
+from engine.kv.hashing import root_key
 from engine.models.parts import Matrix
 from engine.runner.runner import ModelRunner, device_of
 from engine.text.template import ChatTemplate
@@ -28,6 +34,8 @@ from kernels.registry import KernelMissing
 
 log = logging.getLogger(__name__)
 
+DISK_MOST, DISK_SHARE = 8 << 30, 10
+"""Disk for the KV cache: at most so many bytes, and so small a part of what is free."""
 SMALL_WINDOW = 1024
 """Tokens below which a conversation is hardly possible, so that it is said loudly."""
 
@@ -108,4 +116,34 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     )
     if info.max_model_len < min(SMALL_WINDOW, runner.model_config.max_position, config.max_model_len or SMALL_WINDOW):
         log.warning("The window has only %d tokens: %s", info.max_model_len, info.memory_note)
-    return Loaded(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info)
+    connector = _disk_tier(path, config, runner)
+    return Loaded(lambda emit: EngineCore(config, runner, tokenizer, emit, connector), tokenizer, template, info)
+
+
+def _origin(path: Path) -> dict[str, str]:
+    """What KV on disk depends on besides: the files as they are (weights' digests are of samples), and what computes."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    module = getattr(launch.native, "__file__", None)
+    return {
+        "files": repr([(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]),
+        "module": hashlib.sha256(Path(module).read_bytes()).hexdigest() if module else "",
+        "torch": torch.__version__,
+    }
+
+
+def _disk_tier(path: Path, config: EngineConfig, runner: ModelRunner) -> DiskTier | None:
+    """What keeps the prefix cache on disk, where there is a folder for it."""
+    if config.kv_disk_folder is None or config.kv_disk_space == 0 or not config.enable_prefix_caching or runner.host is None:
+        return None
+    folder = Path(config.kv_disk_folder)
+    kind = root_key(runner.kv_extras | _origin(path)).hex()[:32]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        space = config.kv_disk_space
+        if space is None:
+            space = min(DISK_MOST, shutil.disk_usage(folder).free // DISK_SHARE)
+        store = DiskStore(folder, kind, runner.block_bytes, space)
+    except OSError as error:
+        log.warning("The KV cache is not kept on disk: %s cannot be used: %s", folder, error)
+        return None
+    return DiskTier(store, runner.host.buffers)

@@ -6,11 +6,15 @@ Pure Python, no torch. Prefill and decode are one quantity: tokens whose KV does
 from __future__ import annotations
 
 import bisect
+import logging
 from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
 from engine.kv.manager import KVManager
+from engine.preemption import Preemption
 from engine.types import Entry, Sequence, Status, StepPlan
+
+log = logging.getLogger(__name__)
 
 
 def _order(seq: Sequence) -> tuple[int, int, int]:
@@ -36,15 +40,26 @@ class _Draft:
 class Scheduler:
     """Waiting and running sequences, both in order of (priority, arrival)."""
 
-    def __init__(self, config: EngineConfig, kv: KVManager) -> None:
+    def __init__(self, config: EngineConfig, kv: KVManager, preemption: Preemption) -> None:
         self.kv = kv
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.n_preemptions = 0
-        self._max_num_seqs = config.max_num_seqs
+        self.n_swaps = self.n_recomputes = 0
+        """Preemptions by kind."""
+        self._preemption = preemption
+        self.max_num_seqs = config.max_num_seqs
         self._token_budget = config.token_budget
         self._chunked = config.enable_chunked_prefill
         self._headroom = max(1, len(kv.pool.blocks) // 100)
+
+    @property
+    def n_usable(self) -> int:
+        """Blocks that one request may have while others run."""
+        return len(self.kv.pool.blocks) - self._headroom
+
+    @property
+    def n_preemptions(self) -> int:
+        return self.n_swaps + self.n_recomputes
 
     @property
     def has_work(self) -> bool:
@@ -54,7 +69,7 @@ class Scheduler:
         bisect.insort(self.waiting, seq, key=_order)
 
     def can_run_more(self, n: int) -> bool:
-        return len(self.running) + n <= self._max_num_seqs
+        return len(self.running) + n <= self.max_num_seqs
 
     def add_running(self, seq: Sequence) -> None:
         """Take in a fork, which holds its blocks already."""
@@ -62,10 +77,10 @@ class Scheduler:
         seq.status = Status.RUNNING
         bisect.insort(self.running, seq, key=_order)
 
-    def remove(self, seq: Sequence) -> None:
-        """Take a sequence out, wherever it is, and its blocks back."""
+    def remove(self, seq: Sequence, *, keep: bool = True) -> None:
+        """Take a sequence out, wherever it is, and its blocks back. keep: its prefix is worth a place outside of memory."""
         (self.running if seq.status is Status.RUNNING else self.waiting).remove(seq)
-        self.kv.free(seq)
+        self.kv.forget(seq, keep=keep)
         seq.status = Status.FINISHED
 
     def schedule(self) -> StepPlan:
@@ -90,8 +105,27 @@ class Scheduler:
         for seq in prefills:  # what nobody else could use
             if seq in draft.entries and draft.budget > 0 and (rest := seq.n_wanted - draft.entries[seq].n_query):
                 self._plan(draft, seq, draft.entries[seq].n_query + min(rest, draft.budget))
-        self.kv.release_copied()
-        return StepPlan(tuple(draft.entries.values()), tuple(draft.copies), tuple(draft.preempted))
+        stuck = None
+        if not (draft.entries or draft.preempted) and self.waiting and not self.kv.is_fetching:
+            stuck = self._make_way(draft)
+        moves = self.kv.finish_plan(idle=not draft.entries)
+        return StepPlan(tuple(draft.entries.values()), tuple(draft.copies), tuple(draft.preempted), moves, stuck)
+
+    def _make_way(self, draft: _Draft) -> Sequence | None:
+        """Nothing that runs can go on: make room for the first that waits. Returns it where there will never be any.
+
+        What runs are beams that wait for others of their search, and what they hold is what those, or who is before them, need.
+        """
+        first = self.waiting[0]
+        if self.kv.pins:
+            uid = next(iter(self.kv.pins))
+            log.warning("The pin of request %d is lifted: a request needs more of the KV cache than pins leave", uid)
+            self.kv.unpin(uid)
+        elif self.running and _order(last := max(self.running, key=_order)) > _order(first):
+            self._preempt(draft, last)
+        elif self.running:
+            return first
+        return None
 
     def _share(self, draft: _Draft, seq: Sequence, *, shared: bool) -> int:
         """Tokens of a prefill in this step. A long one leaves half of the budget to others; uncut, one may exceed it."""
@@ -111,37 +145,44 @@ class Scheduler:
     def _reserve_or_preempt(self, seq: Sequence, n: int, draft: _Draft) -> bool:
         while (copies := self.kv.reserve(seq, n)) is None:
             victim = max((other for other in self.running if other not in draft.entries), key=_order)
-            self._preempt(victim)
-            draft.preempted.append(victim)
+            self._preempt(draft, victim)
             if victim is seq:
                 return False
         draft.copies += copies
         return True
 
-    def _preempt(self, seq: Sequence) -> None:
+    def _preempt(self, draft: _Draft, seq: Sequence) -> None:
+        draft.preempted.append(seq)
         self.running.remove(seq)
-        self.kv.free(seq)
+        if self._preemption.swaps(seq.n_computed, len(seq.block_ids)):
+            self.kv.swap_out(seq)
+            self.n_swaps += 1
+        else:
+            self.kv.drop(seq)
+            self.n_recomputes += 1
         seq.generation += 1
         seq.n_preemptions += 1
         seq.status = Status.PREEMPTED
-        self.n_preemptions += 1
         self.add(seq)
 
     def _admit(self, draft: _Draft, *, before: int | None = None) -> None:
         """Admit waiting sequences in order while there is room; with `before`, only those of a priority above it."""
-        held_back = 0  # sequences that wait for a prefix another one is computing; later ones may pass them
-        while held_back < min(len(self.waiting), self._max_num_seqs) and self.can_run_more(1) and draft.budget > 0:
+        held_back = 0  # sequences that wait for a prefix that another one computes, or a connector brings; later ones may pass
+        while held_back < min(len(self.waiting), self.max_num_seqs) and self.can_run_more(1) and draft.budget > 0:
             seq = self.waiting[held_back]
             if before is not None and seq.request.priority >= before:
                 break
-            matched = self.kv.match(seq)
-            if self.kv.is_being_computed(seq, len(matched)):
+            if self.kv.waits(seq):
                 held_back += 1
                 continue
-            n_wanted = len(seq.token_ids) - len(matched) * self.kv.block_size
+            hits = self.kv.match(seq)
+            if self.kv.is_being_computed(seq, hits) or self.kv.fetch(seq, hits):
+                held_back += 1
+                continue
+            n_wanted = len(seq.token_ids) - self.kv.n_known(seq, hits)
             if not self._chunked and draft.n_prefills and n_wanted > draft.budget:
                 break
-            if not self.kv.admit(seq, matched, self._headroom if self.running else 0):
+            if not self.kv.admit(seq, hits, self._headroom if self.running else 0):
                 break
             del self.waiting[held_back]
             if seq.status is Status.WAITING:
@@ -166,6 +207,10 @@ class Scheduler:
         sources = {source for source, _ in plan.copies}
         destinations = [destination for _, destination in plan.copies]
         assert len(set(destinations)) == len(destinations) and not sources & set(destinations), f"copies clash: {plan.copies}"
+        slots = [slot for _, slot in plan.moves.demotions]
+        assert len(set(slots)) == len(slots), f"two blocks go to one host slot: {plan.moves.demotions}"
+        arriving = [block_id for _, block_id in plan.moves.promotions]
+        assert len(set(arriving)) == len(arriving), f"two host slots go to one block: {plan.moves.promotions}"
         for entry in plan.entries:
             size = self.kv.block_size
             for block_id in entry.seq.block_ids[entry.start // size : -(-(entry.start + entry.n_query) // size)]:
@@ -176,6 +221,6 @@ class Scheduler:
         """Assert the laws of the blocks, and that statuses and queues agree."""
         assert all(seq.status is Status.RUNNING for seq in self.running)
         assert all(seq.status in (Status.WAITING, Status.PREEMPTED) and not seq.block_ids for seq in self.waiting)
-        assert len(self.running) <= self._max_num_seqs
+        assert len(self.running) <= self.max_num_seqs
         assert self.running == sorted(self.running, key=_order) and self.waiting == sorted(self.waiting, key=_order)
         self.kv.check(self.running)

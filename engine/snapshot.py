@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 from engine.scheduler import Scheduler
@@ -56,13 +57,17 @@ def _request_stats(seq: Sequence, now: float) -> RequestStats:
 def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, last_step_tokens: int) -> EngineStats:
     """The engine as it stands now; call on the engine thread, between two steps."""
     now = time.monotonic()
-    pool = scheduler.kv.pool
+    pool, exchange = scheduler.kv.pool, scheduler.kv.exchange
     states = bytearray(len(pool.blocks))
+    n_pins = dict(Counter(block.id for pin in scheduler.kv.pins.values() for block in pin))
     for block in pool.blocks:
-        if block.refs > 1:
+        n_tables = block.refs - n_pins.get(block.id, 0)
+        if n_tables > 1:
             states[block.id] = BlockState.SHARED
-        elif block.refs == 1:
+        elif n_tables == 1:
             states[block.id] = BlockState.USED
+        elif block.refs:
+            states[block.id] = BlockState.PINNED
         elif block.key is not None:
             states[block.id] = BlockState.CACHED
     owners = [-1] * len(pool.blocks)
@@ -71,18 +76,31 @@ def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, la
             owners[block_id] = seq.request.uid
     n_shared, n_cached = states.count(BlockState.SHARED), states.count(BlockState.CACHED)
     n_used = n_shared + states.count(BlockState.USED)
+    n_pinned = states.count(BlockState.PINNED)
+    size = scheduler.kv.block_size
     return EngineStats(
         time_s=now,
         n_running=len(scheduler.running),
         n_waiting=len(scheduler.waiting),
         n_blocks=len(pool.blocks),
-        n_free=len(pool.blocks) - n_used - n_cached,
+        n_free=len(pool.blocks) - n_used - n_cached - n_pinned,
         n_cached=n_cached,
         n_shared=n_shared,
         n_used=n_used,
+        n_wasted_tokens=sum(max(0, len(seq.block_ids) * size - len(seq.token_ids)) for seq in scheduler.running),
+        n_pinned=n_pinned,
+        n_host_blocks=scheduler.kv.host.n_slots,
+        n_host_used=scheduler.kv.host.n_used,
         block_size=scheduler.kv.block_size,
         counters=EngineCounters(
-            n_preemptions=scheduler.n_preemptions, n_evictions=pool.n_evicted, **dataclasses.asdict(counters)
+            n_preemptions=scheduler.n_preemptions,
+            n_swaps=scheduler.n_swaps,
+            n_demoted=scheduler.kv.n_demoted,
+            n_promoted=scheduler.kv.n_promoted,
+            n_stored=exchange.n_stored if exchange else 0,
+            n_fetched=exchange.n_fetched if exchange else 0,
+            n_evictions=pool.n_evicted,
+            **dataclasses.asdict(counters),
         ),
         last_step_s=last_step_s,
         last_step_tokens=last_step_tokens,

@@ -22,6 +22,8 @@ class BlockState(enum.IntEnum):
     """In several block tables at once."""
     CACHED = 3
     """In no block table, but hashed: a prompt that begins alike finds it. Evictable."""
+    PINNED = 4
+    """In no block table, hashed, and not evictable."""
 
 
 class EngineCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,16 @@ class EngineCounters(msgspec.Struct, frozen=True, kw_only=True):
 
     n_steps: int = 0
     n_preemptions: int = 0
+    n_swaps: int = 0
+    """Preemptions that kept what was computed, to be moved to host memory; the others compute it again."""
+    n_demoted: int = 0
+    """Blocks copied to host memory as they left the cache."""
+    n_promoted: int = 0
+    """Blocks copied back from there."""
+    n_stored: int = 0
+    """Blocks given to the connector, a disk mostly."""
+    n_fetched: int = 0
+    """Blocks that it brought."""
     n_requests: int = 0
     """Requests accepted into the queue."""
     n_finished: int = 0
@@ -74,7 +86,7 @@ class RequestStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine between two steps. n_free + n_cached + n_used = n_blocks; shared blocks are among the used ones."""
+    """The engine between two steps. n_free + n_cached + n_pinned + n_used = n_blocks; shared blocks are among the used ones."""
 
     time_s: float
     n_running: int
@@ -90,9 +102,16 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks in more than one table."""
     n_used: int
     """Blocks in at least one table."""
+    n_wasted_tokens: int = 0
+    """Room in those for tokens that their answers do not have yet."""
     block_size: int
     """Tokens of one block."""
     counters: EngineCounters
+    n_pinned: int = 0
+    """Blocks in no table that are pinned."""
+    n_host_blocks: int = 0
+    """Slots of host memory for blocks that leave the cache."""
+    n_host_used: int = 0
     last_step_s: float = 0.0
     last_step_tokens: int = 0
     requests: list[RequestStats] = []

@@ -51,6 +51,15 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     n: int = 1
     """Choices that share one prefill."""
+    best_of: int | None = None
+    """Answers drawn, of which the n with the highest mean log probability are returned; they come when all have ended."""
+    beam_width: int = 0
+    """Beams of a beam search, of which the n best are returned when it is over; 0 draws. It draws nothing, so temperature, top_p,
+    top_k, min_p and seed play no part."""
+    length_penalty: float = 1.0
+    """Of a beam search: answers compete by summed log probability over length to this power."""
+    early_stopping: bool = False
+    """Of a beam search: over as soon as beam_width answers are finished, even if others could still be better."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -79,6 +88,8 @@ class Request:
     cache_salt: str = ""
     priority: int = 0
     """Lower runs earlier; equal priorities are first come, first served."""
+    pins: bool = False
+    """Keep the prompt's full blocks in the cache when the request has ended on its own, until they are unpinned by its uid."""
     uid: int = -1
     arrival_s: float = field(default_factory=time.monotonic)
 
@@ -96,6 +107,14 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class PutAside(Struct, frozen=True):
+    """The last block of a swapped-out sequence, which holds less than it could, under a key of its own."""
+
+    key: bytes
+    n_computed: int
+    """Tokens of the sequence whose KV existed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +144,10 @@ class Sequence:
     """Leading blocks whose keys are in the cache's index."""
     n_pending_end: int = 0
     """Blocks n_published .. n_pending_end are announced as being computed, so that others wait for them."""
+    fetched: bool = False
+    """Whether a connector was asked for blocks of it, which happens once."""
+    put_aside: PutAside | None = None
+    """What a preemption kept of a block that is not full."""
     generation: int = 0
     """Raised at each preemption; a result of an older generation is dropped."""
     prompt_logprobs: list[TokenLogprob | None] | None = None
@@ -133,6 +156,8 @@ class Sequence:
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     n_preemptions: int = 0
+    logprob_sum: float = 0.0
+    """Of the tokens produced, where log probabilities were asked for."""
     penalty_state: Any = None
     """The sampler's counts of `token_ids`, where the request has penalties; of no concern to others."""
 
@@ -164,12 +189,27 @@ class Entry(Struct, frozen=True):
     generation: int
 
 
+class Moves(Struct, frozen=True):
+    """Copies of whole blocks between device and host memory; all demotions come before the first promotion."""
+
+    demotions: tuple[tuple[int, int], ...] = ()
+    """(block, host slot)"""
+    promotions: tuple[tuple[int, int], ...] = ()
+    """(host slot, block)"""
+
+    def __bool__(self) -> bool:
+        return bool(self.demotions or self.promotions)
+
+
 class StepPlan(Struct, frozen=True):
-    """What one step computes. `copies` are (source block, destination block), done before anything is written."""
+    """What one step computes. `moves`, then `copies` (source block, destination block) are done before anything is written."""
 
     entries: tuple[Entry, ...]
     copies: tuple[tuple[int, int], ...]
     preempted: tuple[Sequence, ...]
+    moves: Moves = Moves()
+    stuck: Sequence | None = None
+    """A waiting sequence for which there will never be room beside those that wait for it: beams of one search."""
 
     @property
     def n_tokens(self) -> int:

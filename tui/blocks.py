@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tui.feed.model import CACHED, FREE, SHARED, USED, Run
+from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED, Run
 
 LEVELS = 4
 
@@ -71,9 +71,10 @@ def _blend(runs: Sequence[Run]) -> Place:
     if busy:
         state = SHARED if by_state[SHARED] * 2 >= busy else USED
         return Place(state, by_owner.most_common(1)[0][0], _level(busy, total))
-    if by_state[CACHED]:
-        return Place(CACHED, -1, _level(by_state[CACHED], total))
-    del by_state[FREE], by_state[CACHED]
+    for state in (PINNED, CACHED):
+        if by_state[state]:
+            return Place(state, -1, _level(by_state[state], total))
+    del by_state[FREE], by_state[PINNED], by_state[CACHED]
     if by_state:  # states that only a newer server knows
         return Place(max(by_state), -1, LEVELS)
     return EMPTY

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from textual.theme import Theme
 
-from tui.feed.model import CACHED, FREE, SHARED, USED
+from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,10 @@ THEMES = (_theme(DARK_THEME, DARK, True), _theme(LIGHT_THEME, LIGHT, False))
 HALF_UPPER = "▀"
 """A cell of two blocks: the foreground is the first, the background the second."""
 
-MARKS = MappingProxyType({USED: "█", SHARED: "▚", CACHED: "░", FREE: "·"})
+MARKS = MappingProxyType({USED: "█", SHARED: "▚", PINNED: "▒", CACHED: "░", FREE: "·"})
 """Glyph of a cell in one state, where blocks share cells: two blocks that look alike, the legend, the memory bar."""
 
-TILES = MappingProxyType({USED: "█", SHARED: "▓", CACHED: "░", FREE: "·"})
+TILES = MappingProxyType({USED: "█", SHARED: "▓", PINNED: "▒", CACHED: "░", FREE: "·"})
 """Glyph of one block where a cell or more holds one block."""
 
 UNKNOWN_BLOCK = "?"
@@ -127,7 +127,7 @@ UNKNOWN_BLOCK = "?"
 LETTERS = "abcdefghijkl"
 """Owners where there is no colour: used blocks in lower case, shared ones in upper case."""
 
-STATE_NAMES = MappingProxyType({USED: "used", SHARED: "shared", CACHED: "cached", FREE: "free"})
+STATE_NAMES = MappingProxyType({USED: "used", SHARED: "shared", PINNED: "pinned", CACHED: "cached", FREE: "free"})
 
 
 @dataclass(frozen=True, slots=True)

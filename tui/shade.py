@@ -8,7 +8,7 @@ from rich.style import Style
 from textual.color import Color
 
 from tui.blocks import LEVELS, Place
-from tui.feed.model import CACHED, FREE, SHARED, USED
+from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED
 from tui.hues import Hues
 from tui.look import HALF_UPPER, LETTERS, MARKS, TILES, UNKNOWN_BLOCK, Palette
 
@@ -26,6 +26,8 @@ def colour(palette: Palette, state: int, hue: int, level: int, dimmed: bool) -> 
         full = Color.parse(palette.muted)
     elif state == CACHED:
         full = Color.parse(palette.cached)
+    elif state == PINNED:
+        full = Color.parse(palette.accent)
     else:
         full = Color.parse(palette.muted if hue == _UNKNOWN else palette.owners[hue % len(palette.owners)])
         if state == SHARED:

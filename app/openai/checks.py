@@ -26,7 +26,6 @@ _OTHERS = {
     "bad_words": "words cannot be banned",
     "logits_processors": "no code of clients runs here",
     "truncate_prompt_tokens": "prompts are never cut",
-    "use_beam_search": "",
 }
 _NOTHING = (None, "", {}, [], False)
 _SCHEMAS = ("json_schema", "guided_json", "format")
@@ -40,8 +39,6 @@ def refuse_unavailable(request: ChatRequest | CompletionRequest) -> None:
         _refuse_forced_tools(request)
         if isinstance(request.modalities, list) and any(kind != "text" for kind in request.modalities):
             raise NotAvailable("modalities", "answers are text")
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise NotAvailable("best_of", "every answer drawn is returned")
     if request.stream and request.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs", "`prompt_logprobs` come only with the whole answer.", "Leave out `stream`.")
 

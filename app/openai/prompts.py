@@ -67,9 +67,14 @@ async def completion_prompts(engine: AsyncEngine, request: CompletionRequest) ->
     return await anyio.to_thread.run_sync(build)
 
 
-async def raw_prompt(engine: AsyncEngine, text: str, *, add_special: bool) -> list[int]:
-    """Token ids of a raw text, in which special tokens may be written out."""
-    return await anyio.to_thread.run_sync(_encode, engine.tokenizer, text, add_special)
+async def text_or_chat(engine: AsyncEngine, request: TokenizeRequest) -> list[int]:
+    """Token ids of messages, or of a raw text, in which special tokens may be written out."""
+    if request.messages is not None:
+        return await chat_prompt(engine, request)
+    text = request.prompt if request.prompt is not None else request.content
+    if text is None:
+        raise InvalidRequest("prompt", "`prompt` or `messages` is missing.")
+    return await anyio.to_thread.run_sync(_encode, engine.tokenizer, text, request.add_special_tokens is not False)
 
 
 def _encode(tokenizer: Tokenizer, text: str, add_special: bool) -> list[int]:

@@ -61,6 +61,10 @@ def _shared(request: Sampling) -> SamplingParams:
         skip_special_tokens=given("skip_special_tokens"),
         prompt_logprobs=request.prompt_logprobs,
         n=given("n"),
+        best_of=None if request.use_beam_search else request.best_of,
+        beam_width=(request.beam_width or request.best_of or given("n")) if request.use_beam_search else 0,
+        length_penalty=given("length_penalty"),
+        early_stopping=given("early_stopping"),
     )
 
 

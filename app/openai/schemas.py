@@ -42,6 +42,13 @@ class Sampling(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    """Answers drawn, of which the n likeliest come back."""
+    use_beam_search: bool | None = None
+    beam_width: Annotated[int, Meta(ge=1, le=128)] | None = None
+    """Default: best_of, else n."""
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
     prompt_logprobs: TopCount | None = None
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
@@ -66,8 +73,6 @@ class Sampling(msgspec.Struct, kw_only=True):
     bad_words: Any = None
     logits_processors: Any = None
     truncate_prompt_tokens: Any = None
-    use_beam_search: bool | None = None
-    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
 
 
 class ChatRequest(Sampling, kw_only=True):

@@ -31,7 +31,7 @@ class OpenAIService:
 
     async def chat(self, request: ChatRequest) -> Job:
         """Queue a chat request. Every refusal is raised here, before anything is sent."""
-        self._require_model(request.model)
+        self.require_model(request.model)
         request = to_chat(request)
         refuse_unavailable(request)
         params = chat_params(request)
@@ -43,7 +43,7 @@ class OpenAIService:
 
     async def completion(self, request: CompletionRequest) -> Job:
         """Queue a text completion, one engine request for each of its prompts."""
-        self._require_model(request.model)
+        self.require_model(request.model)
         refuse_unavailable(request)
         params = completion_params(request)
         engine = await self._host.acquire()
@@ -68,15 +68,9 @@ class OpenAIService:
 
     async def tokenize(self, request: TokenizeRequest) -> Tokens:
         """Token ids of a text, or of messages through the chat template."""
-        self._require_model(request.model)
+        self.require_model(request.model)
         engine = await self._host.acquire()
-        if request.messages is not None:
-            token_ids = await prompts.chat_prompt(engine, request)
-        else:
-            text = request.prompt if request.prompt is not None else request.content
-            if text is None:
-                raise InvalidRequest("prompt", "`prompt` or `messages` is missing.")
-            token_ids = await prompts.raw_prompt(engine, text, add_special=request.add_special_tokens is not False)
+        token_ids = await prompts.text_or_chat(engine, request)
         answer = Tokens(len(token_ids), engine.info.max_model_len, token_ids)
         if request.return_token_strs:
             answer.token_strs = [engine.tokenizer.token_text(token_id) for token_id in token_ids]
@@ -84,7 +78,7 @@ class OpenAIService:
 
     async def detokenize(self, request: DetokenizeRequest) -> Text:
         """The text of token ids, special tokens written out."""
-        self._require_model(request.model)
+        self.require_model(request.model)
         engine = await self._host.acquire()
         for token_id in request.tokens:
             if token_id >= engine.info.n_vocab:
@@ -96,7 +90,7 @@ class OpenAIService:
         return ModelList([self._entry()])
 
     def model(self, model_id: str) -> ModelEntry:
-        self._require_model(model_id)
+        self.require_model(model_id)
         return self._entry()
 
     def _entry(self) -> ModelEntry:
@@ -119,6 +113,6 @@ class OpenAIService:
         abilities = {"completion": True, "chat": engine.template is not None, "insert": engine.tokenizer.fim is not None}
         self._capabilities = [name for name, has in abilities.items() if has]
 
-    def _require_model(self, name: str | None) -> None:
+    def require_model(self, name: str | None) -> None:
         if name and name.lower() != self._host.name.lower():
             raise UnknownModel(f"The model `{name}` does not exist here.", f"This server has `{self._host.name}`.")

@@ -1,12 +1,14 @@
-"""KVStorage: the tensors behind the block ids."""
+"""KVStorage: the tensors behind the block ids, and HostStorage: those behind the slots of host memory."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from engine.types import Moves
 from kernels.ops import OpSpec, Scales
 from kernels.registry import resolve
 
@@ -54,6 +56,11 @@ class KVStorage:
         if dtype == torch.int8:
             self._scales = self._new_scales(total, block_size, n_kv_heads, device)
             self.layout += "; scales float32"
+        planes = (self._k, self._v, *(self._scales or ()))
+        # Dims in their order in memory, so that a block of a layer is one piece.
+        ordered = [plane.permute(sorted(range(plane.dim()), key=lambda dim: -plane.stride(dim))) for plane in planes]
+        self.planes = [plane.view(n_layers, n_blocks, *plane.shape[1:]) for plane in ordered]
+        """All keys, values and scales: [n_layers, n_blocks, ...] each, without gaps."""
         self._firsts = range(0, total, n_blocks)
         self._layers = [self._part(slice(i, i + n_blocks)) for i in self._firsts]
         self._copy = resolve("copy_blocks", OpSpec(device=device.type, kv_dtype=dtype, head_size=head_dim)).fn
@@ -81,3 +88,27 @@ class KVStorage:
         if pairs:
             in_layers = [(first + a, first + b) for first in self._firsts for a, b in pairs]
             self._copy(self._k, self._v, in_layers, self._scales)
+
+
+class HostStorage:
+    """Copies of blocks in host memory. On a CPU, too, it is only reserved until slots are first written."""
+
+    def __init__(self, kv: KVStorage, n_slots: int) -> None:
+        pinned = kv.planes[0].device.type == "cuda"
+        self._kv = kv
+        self._planes = [
+            torch.empty(n_slots, plane.shape[0], *plane.shape[2:], dtype=plane.dtype, pin_memory=pinned) for plane in kv.planes
+        ]
+
+    def buffers(self, slot: int) -> list[memoryview]:
+        """The memory of a slot, one piece for each plane; valid for as long as this lives."""
+        pieces = [plane[slot] for plane in self._planes]
+        return [memoryview((ctypes.c_char * piece.nbytes).from_address(piece.data_ptr())).cast("B") for piece in pieces]
+
+    def move(self, moves: Moves) -> None:
+        """Copy blocks to slots, then slots to blocks; done when it returns."""
+        for ours, theirs in zip(self._planes, self._kv.planes, strict=True):
+            for block_id, slot in moves.demotions:
+                ours[slot].copy_(theirs[:, block_id])
+            for slot, block_id in moves.promotions:
+                theirs[:, block_id].copy_(ours[slot])

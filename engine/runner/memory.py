@@ -19,6 +19,9 @@ CPU_SHARE = 0.5
 GPU_SHARE = 0.9
 CPU_DEFAULT_MOST = 4 * GIB
 """KV cache on a CPU unless more is asked for: a desktop has other programs to run."""
+HOST_SHARE = 0.125
+HOST_MOST = {"cpu": GIB, "cuda": 4 * GIB}
+"""Host memory for blocks that leave the cache unless more is asked for."""
 MIN_WINDOW = 16
 """Tokens below which a model is of no use."""
 
@@ -28,6 +31,8 @@ class KVBudget:
     n_blocks: int
     max_model_len: int
     n_bytes: int
+    host_bytes: int
+    """Host memory for blocks that leave the cache."""
     why: str
     """For the person: what limited the cache and the window."""
 
@@ -104,7 +109,20 @@ def fit(
     why = f"limited by {limit}" if n_blocks < most else f"{config.max_num_seqs} full windows need no more"
     if fitting < window:
         why += f"; the model's window of {window:,} tokens was cut to the {fitting:,} that fit"
-    return KVBudget(n_blocks, min(window, fitting), n_blocks * per_block, why)
+    host_free = free_bytes(torch.device("cpu")) if device.type == "cuda" else free - model_bytes - fixed - n_blocks * per_block
+    return KVBudget(n_blocks, min(window, fitting), n_blocks * per_block, _host_bytes(config, max(0, host_free), device), why)
+
+
+def _host_bytes(config: EngineConfig, free: int, device: torch.device) -> int:
+    """Of the `free` bytes of host memory that are left, those for blocks that leave the cache."""
+    if config.swap_space is None:
+        return min(HOST_MOST[device.type], int(free * HOST_SHARE))
+    if config.swap_space > free:
+        raise ConfigError(
+            f"swap_space is {_gib(config.swap_space)}, but {_gib(free)} of memory are left for it.",
+            "Lower --swap-space, or leave it out.",
+        )
+    return config.swap_space
 
 
 def _window(config: EngineConfig, model: ModelConfig) -> int:

@@ -6,13 +6,14 @@ import logging
 import math
 from collections.abc import Callable
 from functools import cache
+from importlib import metadata
 
 import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.kv.storage import KVStorage
+from engine.kv.storage import HostStorage, KVStorage
 from engine.models import registry
 from engine.models.operators import Operators
 from engine.runner import memory, threads
@@ -21,7 +22,7 @@ from engine.runner.inputs import StepBuffers
 from engine.runner.steps import EagerStep, Step
 from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
-from engine.types import Entry, Sampled, StepPlan, StepResult, TokenLogprob
+from engine.types import Entry, Moves, Sampled, StepPlan, StepResult, TokenLogprob
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.loader import fill
 from kernels.cpu import launch
@@ -67,6 +68,8 @@ class ModelRunner:
         self.n_blocks = self.budget.n_blocks
         self.max_model_len = self.budget.max_model_len
         self.kv_bytes = self.budget.n_bytes
+        self.block_bytes = self.kv_bytes // self.n_blocks
+        self.n_host_blocks = self.budget.host_bytes // self.block_bytes
         threads.use(config.threads)
         ops = Operators(self.device, self.dtype, self.kv_dtype, exact=config.kernel_precision == "exact")
         self.model = registry.build(model, ops, self.max_model_len)
@@ -83,6 +86,7 @@ class ModelRunner:
         self.kv = KVStorage(
             model.n_layers, self.n_blocks, config.block_size, model.n_kv_heads, model.head_dim, self.kv_dtype, self.device
         )
+        self.host = HostStorage(self.kv, self.n_host_blocks) if self.n_host_blocks else None
         self.sampler = Sampler(min(n_vocab or model.vocab_size, model.vocab_size), self.device.type)
         n_columns = -(-self.max_model_len // config.block_size)
         buffers = StepBuffers(config.token_budget, config.max_num_seqs, n_columns, config.block_size, self.device)
@@ -110,11 +114,19 @@ class ModelRunner:
             "dtype": str(self.dtype),
             "kv_dtype": str(self.kv_dtype),
             "layout": self.kv.layout,
+            "block_size": self._config.block_size,
             "precision": self._config.kernel_precision,
             "quantization": self._config.quantization,
             "operators": "reference" if launch.missing is not None else launch.native.level(),
+            "pagewell": metadata.version("pagewell"),
             "rope_window": self.max_model_len if dynamic else 0,
         }
+
+    @torch.inference_mode()
+    def move(self, moves: Moves) -> None:
+        """Copy blocks between the cache and host memory; done when it returns."""
+        assert self.host is not None
+        self.host.move(moves)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:

@@ -12,7 +12,7 @@ import time
 
 from engine.info import ModelInfo
 from engine.text.pieces import Pieces
-from engine.types import Entry, Sampled, Sequence, StepPlan, StepResult, TokenLogprob
+from engine.types import Entry, Moves, Sampled, Sequence, StepPlan, StepResult, TokenLogprob
 
 END_ID = 256
 VOCAB_SIZE = 257
@@ -48,8 +48,21 @@ class ByteTokenizer:
 class FakeRunner:
     """`end_every` makes about one in so many draws the end token; `step_s` is how long a step takes."""
 
-    def __init__(self, n_blocks: int, block_size: int, max_model_len: int, *, end_every: int = 0, step_s: float = 0.0) -> None:
+    block_bytes = 1 << 10
+
+    def __init__(
+        self,
+        n_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        *,
+        end_every: int = 0,
+        step_s: float = 0.0,
+        n_host_blocks: int = 0,
+    ) -> None:
         self.n_blocks = n_blocks
+        self.n_host_blocks = n_host_blocks
+        self.host: list[list[int | None]] = [[None] * block_size for _ in range(n_host_blocks)]
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.kv_extras: dict[str, str | int] = {"model": "fake"}
@@ -57,6 +70,13 @@ class FakeRunner:
         self.step_s = step_s
         self.fail_next = False
         self.slots: list[int | None] = [None] * (n_blocks * block_size)
+
+    def move(self, moves: Moves) -> None:
+        size = self.block_size
+        for block_id, slot in moves.demotions:
+            self.host[slot] = self.slots[block_id * size : (block_id + 1) * size]
+        for slot, block_id in moves.promotions:
+            self.slots[block_id * size : (block_id + 1) * size] = self.host[slot]
 
     def execute(self, plan: StepPlan) -> StepResult:
         if self.step_s:
@@ -95,8 +115,18 @@ class FakeRunner:
         if not entry.samples:
             return Sampled(prompt_logprobs=prompt_logprobs)
         token_id = self.next_token(seq)
-        logprobs = (TokenLogprob(token_id, -0.5, 1),) if seq.request.params.logprobs is not None else None
+        logprobs = None
+        if seq.request.params.logprobs is not None:
+            top = self._likeliest(seq, seq.request.params.logprobs) if seq.request.params.beam_width else ()
+            logprobs = (TokenLogprob(token_id, -0.5, 1, top),)
         return Sampled((token_id,), logprobs, prompt_logprobs)
+
+    def _likeliest(self, seq: Sequence, n: int) -> tuple[tuple[int, float], ...]:
+        """Different tokens, of which the end token is one of the first now and then."""
+        draw = int.from_bytes(hashlib.sha256(repr(seq.token_ids).encode()).digest()[:8], "little")
+        token_ids = [97 + (draw + 7 * i) % 26 for i in range(min(n, 26))]
+        token_ids.insert(draw % 6, END_ID)
+        return tuple((token_id, -0.1 * (i + 1) - (draw >> i) % 97 / 1000) for i, token_id in enumerate(token_ids[:n]))
 
     def next_token(self, seq: Sequence) -> int:
         history = (tuple(seq.token_ids), (seq.seed, seq.index) if seq.request.params.temperature > 0 else None)
@@ -117,7 +147,7 @@ def fake_info(runner: FakeRunner) -> ModelInfo:
         n_vocab=VOCAB_SIZE,
         n_params=1,
         weights_bytes=4,
-        kv_bytes=4,
+        kv_bytes=runner.n_blocks * runner.block_bytes,
         n_blocks=runner.n_blocks,
         block_size=runner.block_size,
         digest="fake",

@@ -8,6 +8,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import BrokenLogits
 from engine.outputs import RequestOutput
+from engine.scheduler import _Draft
 from engine.types import Delta, Event, Finished, FinishReason, Request, SamplingParams, Started, Status, StepPlan, StepResult
 from tests.engine.fake_runner import END_ID, ByteTokenizer, FakeRunner
 
@@ -223,7 +224,7 @@ def test_a_result_that_belongs_to_an_older_generation_is_dropped() -> None:
     seq = bench.core.groups[uid].sequences[0]
     plan = bench.core.scheduler.schedule()
     result = bench.runner.execute(plan)
-    bench.core.scheduler._preempt(seq)
+    bench.core.scheduler._preempt(_Draft(0), seq)
     bench.core.scheduler.schedule()
     assert seq.status is Status.RUNNING, "admitted again before the old result arrives"
     n_computed = seq.n_computed

@@ -18,7 +18,7 @@ from engine.loading import load_core
 from engine.outputs import RequestOutput
 from engine.runner.runner import ModelRunner
 from engine.text.tokenizer import Tokenizer
-from engine.types import Event, Request, SamplingParams, StepPlan, StepResult, TokenLogprob
+from engine.types import Event, Request, SamplingParams, TokenLogprob
 from kernels.cpu import launch
 from tests import models, oracle
 
@@ -40,6 +40,7 @@ def load(path: Path, quantization: str, precision: str, kv_cache_dtype: str) -> 
         max_model_len=256,
         max_num_seqs=16,
         kv_cache_memory=64 << 20,
+        swap_space=64 << 20,
         kv_cache_dtype=kv_cache_dtype,
         quantization=quantization,
         kernel_precision=precision,
@@ -72,10 +73,8 @@ class FewerBlocks:
 
     def __init__(self, runner: Runner, n_blocks: int, max_model_len: int) -> None:
         self.n_blocks, self.max_model_len, self.kv_extras = n_blocks, max_model_len, runner.kv_extras
-        self._runner = runner
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        return self._runner.execute(plan)
+        self.n_host_blocks, self.block_bytes = runner.n_host_blocks, runner.block_bytes
+        self.move, self.execute = runner.move, runner.execute
 
 
 class Bench:
@@ -173,14 +172,34 @@ def test_a_prefix_shared_while_it_is_computed_gives_the_same(loaded: Loaded) -> 
     assert all(output.outputs[0].token_ids == loaded.expected["passage"] for output in outputs)
 
 
-def test_preempted_and_recomputed_gives_the_same(loaded: Loaded) -> None:
+@pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_preempted_and_brought_back_gives_the_same(loaded: Loaded, mode: str, caching: bool) -> None:
     n_blocks = -(-len(loaded.prompts["passage"]) // 16) + 3
-    bench = Bench(loaded, n_blocks=n_blocks)
+    bench = Bench(loaded, n_blocks=n_blocks, preemption_mode=mode, enable_prefix_caching=caching)
     outputs = {name: bench.add(name, max_tokens=24) for name in ("passage", "capital", "code", "emoji")}
     bench.run()
-    assert bench.core.scheduler.n_preemptions > 0
+    scheduler, kv = bench.core.scheduler, bench.core.kv
     for name, output in outputs.items():
         assert output.outputs[0].token_ids[:N_TOKENS] == loaded.expected[name]
+    if mode == "swap":
+        assert scheduler.n_swaps > 0 and scheduler.n_recomputes == 0 and kv.n_promoted > 0
+        n_known = sum(output.usage.n_cached for output in outputs.values())
+        n_prompt = sum(output.usage.n_prompt for output in outputs.values())
+        assert bench.core.counters.prompt_tokens == n_prompt - n_known, "something was computed again"
+    else:
+        assert scheduler.n_recomputes > 0 and scheduler.n_swaps == 0
+
+
+def test_a_prefix_that_comes_back_from_host_memory_gives_the_same(loaded: Loaded) -> None:
+    bench = Bench(loaded, n_blocks=-(-len(loaded.prompts["passage"]) // 16) + 3)
+    assert bench.answer("passage") == loaded.expected["passage"]
+    bench.answer("emoji", max_tokens=64)
+    n_demoted = bench.core.kv.n_demoted
+    again = bench.add("passage")
+    bench.run()
+    assert n_demoted > 0 and bench.core.kv.n_promoted > 0
+    assert again.usage.n_cached >= 32 and again.outputs[0].token_ids == loaded.expected["passage"]
 
 
 def test_choices_of_one_prompt_share_its_blocks_and_give_the_same(loaded: Loaded) -> None:
@@ -246,8 +265,9 @@ def test_chunks_company_cache_and_preemption_do_not_change_a_bit(loaded: Loaded)
     n_cached = bench.core.counters.cached_tokens
     assert logprobs(bench) == alone and bench.core.counters.cached_tokens > n_cached
     assert logprobs(Bench(loaded, max_num_batched_tokens=23), "code", "capital") == alone
-    pressed = Bench(loaded, n_blocks=-(-len(loaded.prompts["passage"]) // 16) + 2)
-    assert logprobs(pressed, "code") == alone and pressed.core.scheduler.n_preemptions > 0
+    for mode in ("swap", "recompute"):
+        pressed = Bench(loaded, n_blocks=-(-len(loaded.prompts["passage"]) // 16) + 2, preemption_mode=mode)
+        assert logprobs(pressed, "code") == alone and pressed.core.scheduler.n_preemptions > 0
 
 
 def test_weights_that_stay_quantised_give_the_same(loaded: Loaded) -> None:

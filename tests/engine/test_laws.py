@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.config import EngineConfig
-from engine.core import MAX_FAILED_STEPS, EngineCore
+from engine.core import MAX_FAILED_STEPS, PINNED_SHARE, EngineCore
+from engine.errors import EngineDead, InvalidRequest
 from engine.outputs import RequestOutput
-from engine.types import Event, Finished, FinishReason, Request, SamplingParams
+from engine.scheduler import _Draft
+from engine.types import Event, Finished, FinishReason, Moves, Request, SamplingParams
+from tests.engine.fake_connector import FakeConnector
 from tests.engine.fake_runner import ByteTokenizer, FakeRunner
 
 BLOCK_SIZE = 4
@@ -22,11 +27,14 @@ TRUNKS = (b"the same system prompt, again", b"another trunk of text", b"")
 class Harness:
     """A core on the fake runner, stepped by hand, that gathers every request's events."""
 
-    def __init__(self, n_blocks: int, **knobs) -> None:
-        self.runner = FakeRunner(n_blocks, BLOCK_SIZE, MAX_LEN, end_every=9)
+    def __init__(self, n_blocks: int, *, n_host_blocks: int = 0, **knobs) -> None:
+        self.runner = FakeRunner(n_blocks, BLOCK_SIZE, MAX_LEN, end_every=9, n_host_blocks=n_host_blocks)
         defaults = dict(block_size=BLOCK_SIZE, max_num_seqs=6, max_num_batched_tokens=16, debug_checks=True)
         config = EngineConfig(**{**defaults, **knobs})
-        self.core = EngineCore(config, self.runner, ByteTokenizer(), self.receive)
+        self.connector = FakeConnector(self.runner) if n_host_blocks else None
+        self.core = EngineCore(config, self.runner, ByteTokenizer(), self.receive, self.connector)
+        self.core._fetch_wait_s = 0.0
+        self.core.kv.kept_tokens = 2 * BLOCK_SIZE
         self.outputs: dict[int, RequestOutput] = {}
         self.terminals: dict[int, list[Finished]] = {}
         self.requests: dict[int, Request] = {}
@@ -37,8 +45,8 @@ class Harness:
             if isinstance(event, Finished):
                 self.terminals[event.uid].append(event)
 
-    def add(self, prompt: bytes, params: SamplingParams, *, salt: str = "", priority: int = 0) -> int:
-        request = Request("", list(prompt), params, cache_salt=salt, priority=priority)
+    def add(self, prompt: bytes, params: SamplingParams, *, salt: str = "", priority: int = 0, pins: bool = False) -> int:
+        request = Request("", list(prompt), params, cache_salt=salt, priority=priority, pins=pins)
         uid = self.core.add(request)
         self.requests[uid] = request
         self.outputs[uid] = RequestOutput.empty(request.prompt_token_ids, params.n)
@@ -48,15 +56,25 @@ class Harness:
     def run_to_idle(self, most_steps: int = 5000) -> None:
         self.core.step()
         for _ in range(most_steps):
-            if not self.core.scheduler.has_work:
+            if not (self.core.scheduler.has_work or self.core._has_stores):
                 break
+            if self.connector is not None and self.connector.orders:
+                self.connector.happen()
             self.core.step()
         assert not self.core.scheduler.has_work, "the engine did not come to rest"
         self.check_idle()
 
     def check_idle(self) -> None:
         assert not self.core.groups
-        pool = self.core.kv.pool
+        while self.connector is not None and (self.connector.orders or self.core._has_stores):
+            self.connector.close()
+            self.core.step()
+        host = self.core.kv.host
+        assert not (host._held or host._reserved), "an idle engine waits for its connector"
+        pool, pins = self.core.kv.pool, self.core.kv.pins
+        assert self.core.kv.n_pinned <= len(pool.blocks) * PINNED_SHARE
+        for uid in list(pins):
+            assert self.core.kv.unpin(uid) > 0 and not self.terminals[uid][0].error
         assert pool.n_free == len(pool.blocks), "law e: an idle engine holds blocks"
         assert all(len(terminals) == 1 for terminals in self.terminals.values()), "law e: one terminal event each"
 
@@ -73,11 +91,11 @@ def alone(request: Request) -> list[tuple[str, list[int], FinishReason | None]]:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Add, abort, fork, step, evict, fail and preempt (by a pool that is too small) in any order."""
+    """Add, abort, fork, step, evict, fail, swap, recompute (by a pool that is too small) and lose host memory in any order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.harness = Harness(18)
+        self.harness = Harness(18, n_host_blocks=9)
         self.disturbed: set[int] = set()
 
     @rule(
@@ -91,12 +109,38 @@ class EngineMachine(RuleBasedStateMachine):
         priority=st.sampled_from((0, 0, -1, 1)),
         prompt_logprobs=st.sampled_from((None, None, None, 0)),
         stop=st.sampled_from(((), (), ("a",), ("xy", "q"))),
+        best_of=st.sampled_from((None, None, None, 4)),
     )
-    def add(self, trunk, tail, n, max_tokens, temperature, seed, salt, priority, prompt_logprobs, stop) -> None:
+    def add(self, trunk, tail, n, max_tokens, temperature, seed, salt, priority, prompt_logprobs, stop, best_of) -> None:
         params = SamplingParams(
-            n=n, max_tokens=max_tokens, temperature=temperature, seed=seed, prompt_logprobs=prompt_logprobs, stop=stop
-        )
+            n=n, max_tokens=max_tokens, temperature=temperature, seed=seed, prompt_logprobs=prompt_logprobs, stop=stop,
+            best_of=best_of,
+        )  # fmt: skip
         self.harness.add((trunk + tail)[: MAX_LEN - 1], params, salt=salt, priority=priority)
+
+    @rule(
+        trunk=st.sampled_from(TRUNKS),
+        tail=st.binary(min_size=1, max_size=12),
+        width=st.integers(1, 4),
+        max_tokens=st.integers(1, 8),
+        priority=st.sampled_from((0, 0, -1, 1)),
+        early_stopping=st.booleans(),
+    )
+    def search(self, trunk, tail, width, max_tokens, priority, early_stopping) -> None:
+        params = SamplingParams(beam_width=width, n=width, max_tokens=max_tokens, early_stopping=early_stopping)
+        with contextlib.suppress(InvalidRequest):  # beams that could never run together
+            self.harness.add((trunk + tail)[: MAX_LEN - 1], params, priority=priority)
+
+    @rule(trunk=st.sampled_from(TRUNKS[:2]), n=st.integers(4, 16), priority=st.sampled_from((0, 1)))
+    def pin(self, trunk, n, priority) -> None:
+        uid = self.harness.add(trunk[:n], SamplingParams(max_tokens=1, temperature=0), priority=priority, pins=True)
+        self.disturbed.add(uid)  # it may be refused
+
+    @rule(data=st.data())
+    def unpin(self, data) -> None:
+        if pins := sorted(self.harness.core.kv.pins):
+            self.harness.core.unpin(data.draw(st.sampled_from(pins)), lambda n: None)
+            self.harness.core.step()
 
     @rule(times=st.integers(1, 12))
     def step(self, times: int) -> None:
@@ -117,6 +161,30 @@ class EngineMachine(RuleBasedStateMachine):
     def evict(self) -> None:
         self.harness.core.evict_cached(lambda n: None)
         self.harness.core.step()
+
+    @rule(copies_are_fast=st.booleans())
+    def measure(self, copies_are_fast: bool) -> None:
+        """What preemption chooses from."""
+        preemption = self.harness.core.preemption
+        preemption.prefilled_tokens_per_s, preemption.copied_bytes_per_s = 1.0, 1e9 if copies_are_fast else 1.0
+
+    @rule(data=st.data())
+    def lose_a_copy(self, data) -> None:
+        """Host memory may be taken for something else at any time between two plans."""
+        if keys := sorted(self.harness.core.kv.host):
+            self.harness.core.kv.host.drop(data.draw(st.sampled_from(keys)))
+
+    @rule(data=st.data(), most=st.sampled_from((None, None, 0, 1, 2)))
+    def let_the_connector_work(self, data, most) -> None:
+        """In any order, whole or in part: a disk is slow, a peer dies in the middle."""
+        connector = self.harness.connector
+        if connector.orders:
+            connector.happen(data.draw(st.integers(0, len(connector.orders) - 1)), most)
+
+    @rule(data=st.data())
+    def lose_what_the_connector_has(self, data) -> None:
+        if kept := sorted(self.harness.connector.kept):
+            self.harness.connector.lose(data.draw(st.sampled_from(kept)))
 
     @rule()
     def fail_a_step(self) -> None:
@@ -152,9 +220,13 @@ TestEngineMachine = EngineMachine.TestCase
 
 def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happens() -> None:
     rng = random.Random(7)
-    harness = Harness(20, max_num_seqs=8)
+    harness = Harness(20, n_host_blocks=16, max_num_seqs=8)
     core, disturbed, most_shared = harness.core, set(), 0
-    for _ in range(4000):
+    core.preemption.prefilled_tokens_per_s = 1.0
+    for step in range(4000):
+        if harness.connector.orders and rng.random() < 0.5:
+            harness.connector.happen(rng.randrange(len(harness.connector.orders)), rng.choice((None, None, 1)))
+        core.preemption.copied_bytes_per_s = 1.0 if step % 200 < 50 else 1e9
         if rng.random() < 0.25 and len(core.groups) < 12:
             prompt = rng.choice(TRUNKS) + bytes(rng.choices(range(97, 123), k=rng.randint(1, 14)))
             params = SamplingParams(
@@ -163,7 +235,10 @@ def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happe
                 temperature=rng.choice((0.0, 1.0)),
                 seed=rng.randint(0, 2),
             )
-            harness.add(prompt, params, salt=rng.choice(("", "", "other")), priority=rng.choice((0, 0, 1)))
+            if rng.random() < 0.2:
+                params = SamplingParams(n=2, beam_width=rng.randint(2, 3), max_tokens=rng.randint(1, 10))
+            with contextlib.suppress(InvalidRequest):
+                harness.add(prompt, params, salt=rng.choice(("", "", "other")), priority=rng.choice((0, 0, 1)))
         if rng.random() < 0.02 and core.groups:
             uid = rng.choice(sorted(core.groups))
             disturbed.add(uid)
@@ -174,8 +249,51 @@ def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happe
     for uid, request in harness.requests.items():
         if uid not in disturbed:
             assert harness.answers(uid) == alone(request)
-    assert core.scheduler.n_preemptions > 50
+    assert core.scheduler.n_swaps > 50 and core.scheduler.n_recomputes > 10
+    assert core.exchange.n_fetched > 100 and core.exchange.n_stored > 100
+    assert core.kv.n_demoted > 500 and core.kv.n_promoted > 100 and core.kv.host.n_evicted > 100
     assert core.counters.cached_tokens > 500
     assert core.kv.pool.n_evicted > 500
     assert core.counters.n_aborted > 10
     assert most_shared > 4
+
+
+def test_a_search_whose_room_pins_take_lifts_them() -> None:
+    harness = Harness(18, n_host_blocks=9)
+    harness.add(b"x" * 36, SamplingParams(max_tokens=1, temperature=0), pins=True)
+    harness.core.step()
+    while harness.core.scheduler.has_work:
+        harness.core.step()
+    assert harness.core.kv.n_pinned == 9
+    search = harness.add(b"another prompt, 20 b", SamplingParams(beam_width=4, max_tokens=8))
+    harness.run_to_idle()
+    assert harness.core.kv.n_pinned == 0 and harness.outputs[search].error is None
+    assert harness.answers(search) == alone(harness.requests[search])
+
+
+def test_beams_that_come_back_without_a_cache_and_do_not_fit_side_by_side_end_with_an_error() -> None:
+    """Each has a prompt of its own then, where admission counted on a shared one."""
+    harness = Harness(18, enable_prefix_caching=False, preemption_mode="recompute")
+    search = harness.add(bytes(range(97, 123)) + b"abcd", SamplingParams(beam_width=3, max_tokens=6))
+    scheduler = harness.core.scheduler
+    while len(scheduler.running) < 3:
+        harness.core.step()
+    for beam in list(scheduler.running):
+        scheduler._preempt(_Draft(0), beam)
+    harness.run_to_idle()
+    assert "do not fit" in harness.outputs[search].error
+
+
+def test_a_copy_that_fails_leaves_an_engine_that_says_so_and_answers_nothing() -> None:
+    harness = Harness(12, n_host_blocks=9)
+
+    def interrupted(moves: Moves) -> None:
+        raise KeyboardInterrupt
+
+    harness.runner.move = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        for i in range(9):
+            harness.add(bytes([97 + i]) * 20, SamplingParams(max_tokens=4, temperature=0))
+            harness.run_to_idle()
+    with pytest.raises(EngineDead, match="KeyboardInterrupt"):
+        harness.core.step()

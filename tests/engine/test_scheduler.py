@@ -6,13 +6,15 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.kv.manager import KVManager
+from engine.preemption import Preemption
 from engine.scheduler import Scheduler
 from engine.types import Request, SamplingParams, Sequence, Status, StepPlan
 
 
 def scheduler(n_blocks: int = 40, **knobs) -> Scheduler:
     config = EngineConfig(**{"block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 16, **knobs})
-    return Scheduler(config, KVManager(n_blocks, 4, enable_caching=config.enable_prefix_caching, extras={}))
+    kv = KVManager(n_blocks, 4, enable_caching=config.enable_prefix_caching, extras={})
+    return Scheduler(config, kv, Preemption(config.preemption_mode, 1, has_host_memory=False))
 
 
 def sequence(uid: int, n_tokens: int, *, first: int | None = None, priority: int = 0) -> Sequence:

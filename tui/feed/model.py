@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 HISTORY_S = 300.0
 
-FREE, USED, SHARED, CACHED = range(4)
+FREE, USED, SHARED, CACHED, PINNED = range(5)
 """States of a KV block."""
 
 
@@ -38,9 +38,18 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     n_cached: int = 0
     n_shared: int = 0
     n_used: int = 0
+    n_wasted_tokens: int = 0
+    n_pinned: int = 0
+    n_host_blocks: int = 0
+    n_host_used: int = 0
     last_step_s: float = 0.0
     last_step_tokens: int = 0
     n_preemptions: int = 0
+    n_swaps: int = 0
+    n_demoted: int = 0
+    n_promoted: int = 0
+    n_stored: int = 0
+    n_fetched: int = 0
     n_evictions: int = 0
     n_finished: int = 0
     n_aborted: int = 0

@@ -69,6 +69,7 @@ class Help(ModalScreen[None]):
 _BLOCKS = {
     "used": "a KV block of one request, in the request's hue (or letter)",
     "shared": "a block of several requests at once",
+    "pinned": "a block of none, kept for prompts that begin alike",
     "cached": "a block of none, but a prompt that begins alike finds it",
     "free": "an empty block",
 }

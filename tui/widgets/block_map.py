@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from tui import shade
 from tui.blocks import EMPTY, Place, blocks_per_place, places
-from tui.feed.model import CACHED, FREE, SHARED, USED, Frame
+from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED, Frame
 from tui.hues import Hues
 from tui.look import MARKS, STATE_NAMES, TILES
 from tui.widgets.paint import Painted
@@ -140,4 +140,5 @@ class BlockMap(Painted):
             return ({USED: "a", SHARED: "A"}.get(state) or TILES[state]), ""
         glyph = (MARKS if self._layout.per_cell == 2 else TILES)[state]
         palette = self.palette
-        return glyph, {USED: palette.owners[0], SHARED: palette.owners[0], CACHED: palette.cached, FREE: palette.faint}[state]
+        colours = {PINNED: palette.accent, CACHED: palette.cached, FREE: palette.faint}
+        return glyph, colours.get(state, palette.owners[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from tui import text
-from tui.feed.model import CACHED, FREE, SHARED, USED, Frame, Totals
+from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED, Frame, Totals
 from tui.look import MARKS
 from tui.widgets.paint import Painted
 
@@ -53,12 +53,18 @@ class MemoryCard(Painted):
         counts = Text("  ").join(
             Text(MARKS[state], colour).append(f" {text.count(n_blocks)}", palette.text)
             for state, n_blocks, colour in self._parts(totals)
+            if n_blocks or state != PINNED
         )
         hits = (text.share(totals.hit_rate), f"bold {palette.good if totals.hit_rate else palette.text}")
         preempted = (text.count(totals.n_preemptions), f"bold {palette.warn if totals.n_preemptions else palette.text}")
         rows = (
             ("prefix hits ", hits, f"  {text.count(totals.cached_tokens)} tok"),
-            ("preempted ", preempted, "  evicted ", text.count(totals.n_evictions)),
+            ("preempted ", preempted, "  swapped ", text.count(totals.n_swaps)),
+            (
+                *("evicted ", text.count(totals.n_evictions)),
+                *("  host ", f"{text.count(totals.n_host_used)}/{text.count(totals.n_host_blocks)}"),
+                *("  back ", text.count(totals.n_promoted)),
+            ),
             ("cpu ", f"{process.cpu_cores:.1f}/{process.n_cores}", "  rss ", text.size(process.rss_bytes)),
             ("KV ", text.size(frame.model.kv_bytes), "  weights ", text.size(frame.model.weights_bytes)),
             ("host ", f"{text.size(process.host_used_bytes)} of {text.size(process.host_total_bytes)}"),
@@ -77,6 +83,7 @@ class MemoryCard(Painted):
         return (
             (SHARED, totals.n_shared, palette.owners[0]),
             (USED, totals.n_used - totals.n_shared, palette.owners[0]),
+            (PINNED, totals.n_pinned, palette.accent),
             (CACHED, totals.n_cached, palette.cached),
             (FREE, totals.n_free, palette.faint),
         )

@@ -61,7 +61,7 @@ def info(runner: FakeRunner) -> ModelInfo:
         n_vocab=VOCAB_SIZE,
         n_params=1,
         weights_bytes=1,
-        kv_bytes=1,
+        kv_bytes=1 << 20,
         n_blocks=runner.n_blocks,
         block_size=runner.block_size,
         digest="0123456789abcdef",

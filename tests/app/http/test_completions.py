@@ -136,6 +136,27 @@ async def test_what_only_a_whole_answer_can_carry_is_refused_in_a_stream(client:
     assert (await refuse(client, stream=True, echo=True, logprobs=1))["param"] == "echo"
 
 
-async def test_best_of_is_refused_unless_it_changes_nothing(client: Any) -> None:
-    await ask(client, best_of=1)
-    assert (await refuse(client, best_of=3))["param"] == "best_of"
+async def test_of_the_answers_drawn_the_likeliest_come_back(client: Any) -> None:
+    drawn = {"temperature": 1.5, "seed": 3, "max_tokens": 6, "logprobs": 0}
+    every = await ask(client, n=4, **drawn)
+    best = await ask(client, n=2, best_of=4, **drawn)
+    ranked = sorted(every["choices"], key=lambda c: -sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["tokens"]))
+    assert [choice["text"] for choice in best["choices"]] == [choice["text"] for choice in ranked[:2]]
+    assert [choice["index"] for choice in best["choices"]] == [0, 1]
+    assert best["usage"]["completion_tokens"] == every["usage"]["completion_tokens"], "all that were drawn are counted"
+    assert (await refuse(client, n=3, best_of=2))["param"] == "best_of"
+
+
+async def test_a_beam_search_gives_as_many_answers_as_asked_streamed_or_not(client: Any) -> None:
+    asked = {"use_beam_search": True, "beam_width": 3, "n": 2, "max_tokens": 6}
+    whole = await ask(client, **asked)
+    texts = [choice["text"] for choice in whole["choices"]]
+    assert len(set(texts)) == 2 and all(choice["finish_reason"] in ("stop", "length") for choice in whole["choices"])
+    streamed = {0: "", 1: ""}
+    for chunk in await stream(client, **asked):
+        for choice in chunk["choices"] if isinstance(chunk, dict) else ():
+            streamed[choice["index"]] += choice["text"]
+    assert list(streamed.values()) == texts
+    error = await refuse(client, use_beam_search=True, beam_width=2, logprobs=1)
+    assert error["param"] == "logprobs" and "beam search" in error["message"]
+    assert (await refuse(client, use_beam_search=True, beam_width=2, n=3))["param"] == "beam_width"

@@ -120,7 +120,6 @@ async def test_messages_that_no_template_could_take_are_a_400(client: Any, messa
         ("grammar", "root ::= 'a'"),
         ("json_schema", {"type": "object"}),
         ("structural_tag", {"x": 1}),
-        ("use_beam_search", True),
         ("allowed_token_ids", [1, 2]),
         ("bad_words", ["no"]),
         ("logits_processors", ["x.y"]),
@@ -131,7 +130,6 @@ async def test_messages_that_no_template_could_take_are_a_400(client: Any, messa
         ("format", {}),
         ("format", {"type": "object"}),
         ("modalities", ["text", "audio"]),
-        ("best_of", 3),
     ],
 )
 async def test_a_demand_that_nothing_enforces_is_refused_by_name(client: Any, field: str, value: Any) -> None:

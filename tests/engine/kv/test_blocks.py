@@ -19,7 +19,7 @@ def test_blocks_are_taken_oldest_first_and_uncached_ones_before_cached_ones() ->
     pool.publish(taken[0], b"a")
     for block in (taken[0], taken[2], taken[1]):
         pool.release(block)
-    assert ids(pool.free_queue) == [1, 2, 0]
+    assert ids(pool.free_blocks()) == [1, 2, 0]
     assert ids(pool.allocate(2)) == [1, 2]
 
 
@@ -40,9 +40,57 @@ def test_a_found_block_leaves_the_free_queue_and_is_the_last_to_be_evicted_after
         pool.release(block)
     found = pool.find(b"a")
     pool.acquire(found)
-    assert ids(pool.free_queue) == [1, 2]
+    assert ids(pool.free_blocks()) == [1, 2]
     pool.release(found)
-    assert ids(pool.free_queue) == [1, 2, 0]
+    assert ids(pool.free_blocks()) == [1, 2, 0]
+
+
+def test_what_was_found_again_outlives_what_came_later_and_was_not() -> None:
+    pool = BlockPool(4)
+    for block, key in zip(pool.allocate(4), (b"a", b"b", b"c", b"d"), strict=True):
+        pool.publish(block, key)
+        pool.release(block)
+    pool.acquire(pool.find(b"a"))
+    pool.release(pool.find(b"a"))
+    for key in (b"e", b"f", b"g", b"h"):  # calls that nobody repeats
+        (block,) = pool.allocate(1)
+        pool.publish(block, key)
+        pool.release(block)
+    assert pool.find(b"a") is not None and pool.find(b"e") is None
+    assert pool.allocate(4)[-1].id == 0, "when nothing else is left it is taken too"
+
+
+def test_what_is_computed_again_after_it_was_evicted_counts_as_found_again() -> None:
+    pool = BlockPool(2)
+    for key in (b"a", b"b", b"c", b"a", b"d", b"e"):
+        (block,) = pool.allocate(1)
+        pool.publish(block, key)
+        pool.release(block)
+    assert pool.find(b"a") is not None and pool.find(b"d") is None
+
+
+def test_at_most_a_share_of_the_blocks_is_kept_for_having_been_found_again() -> None:
+    pool = BlockPool(5, protected_share=0.4)
+    blocks = pool.allocate(5)
+    for block, key in zip(blocks, (b"a", b"b", b"c", b"d", b"e"), strict=True):
+        pool.publish(block, key)
+        pool.release(block)
+    for block in blocks[:4]:
+        pool.acquire(block)
+        pool.release(block)
+    assert ids(pool.free_blocks()) == [4, 0, 1, 2, 3]
+    pool.check([])
+
+
+def test_without_such_a_share_the_least_recently_used_block_is_taken() -> None:
+    pool = BlockPool(2, protected_share=0.0)
+    blocks = pool.allocate(2)
+    for block, key in zip(blocks, (b"a", b"b"), strict=True):
+        pool.publish(block, key)
+        pool.release(block)
+    pool.acquire(blocks[0])
+    pool.release(blocks[0])
+    assert ids(pool.allocate(2)) == [1, 0]
 
 
 def test_a_second_block_with_a_known_key_is_not_indexed() -> None:

@@ -1,9 +1,9 @@
-"""Tables on toy sizes, with exact block ids: match, admit, reserve, publish, fork, free."""
+"""Tables on toy sizes, with exact block ids: match, admit, reserve, publish, fork, swap, free."""
 
 from __future__ import annotations
 
 from engine.kv.manager import KVManager
-from engine.types import Request, SamplingParams, Sequence
+from engine.types import Moves, Request, SamplingParams, Sequence
 
 
 def manager(n_blocks: int = 10, **knobs) -> KVManager:
@@ -84,12 +84,12 @@ def test_a_prefix_that_is_being_computed_is_announced_until_it_is_published_or_d
     kv = manager()
     owner, follower = sequence(9), sequence(10)
     admit(kv, owner)
-    assert kv.is_being_computed(follower, 0)
+    assert kv.is_being_computed(follower, kv.match(follower))
     owner.n_computed = 4
     kv.publish(owner)
-    assert len(kv.match(follower)) == 1 and kv.is_being_computed(follower, 1)
+    assert len(kv.match(follower)) == 1 and kv.is_being_computed(follower, kv.match(follower))
     kv.free(owner)
-    assert not kv.is_being_computed(follower, 1)
+    assert not kv.is_being_computed(follower, kv.match(follower))
 
 
 def test_equal_blocks_computed_twice_become_one() -> None:
@@ -117,7 +117,7 @@ def test_a_fork_takes_no_block_and_copies_the_tail_before_it_writes() -> None:
     kv, parent, child = forked(6)
     assert child.block_ids == parent.block_ids == [0, 1] and kv.pool.n_free == 8
     assert kv.reserve(child, 1) == [(1, 2)]
-    kv.release_copied()
+    kv.finish_plan()
     assert child.block_ids == [0, 2] and kv.pool.blocks[1].refs == 1
     kv.check([parent, child])
 
@@ -125,7 +125,7 @@ def test_a_fork_takes_no_block_and_copies_the_tail_before_it_writes() -> None:
 def test_a_fork_at_a_block_border_copies_the_published_block_and_joins_it_again() -> None:
     kv, parent, child = forked(8)
     assert kv.reserve(child, 1) == [(1, 2)]
-    kv.release_copied()
+    kv.finish_plan()
     compute(kv, child)
     assert child.block_ids == parent.block_ids, "the copy computed what the index knows already"
     kv.check([parent, child])
@@ -136,7 +136,7 @@ def test_a_published_block_with_one_holder_is_copied_before_it_is_written() -> N
     kv.free(parent)
     assert kv.pool.blocks[1].refs == 1
     assert kv.reserve(child, 1) == [(1, 2)]
-    kv.release_copied()
+    kv.finish_plan()
     assert kv.pool.blocks[1].refs == 0 and kv.pool.find(kv.pool.blocks[1].key) is kv.pool.blocks[1]
 
 
@@ -177,3 +177,151 @@ def test_a_long_prompts_lookup_takes_one_pass() -> None:
     assert len(kv.match(follower)) == 3000
     keys = follower.block_keys
     assert kv.keys(follower) is keys and len(keys) == 3000
+
+
+def take_all(kv: KVManager, n_tokens: int, *, uid: int = 9) -> Sequence:
+    """Another sequence that takes every free block."""
+    other = sequence(n_tokens, first=500, uid=uid)
+    assert kv.admit(other, [], headroom=0) and kv.pool.n_free == 0
+    return other
+
+
+def test_a_cached_block_that_is_taken_goes_to_host_memory_and_comes_back_to_who_needs_it() -> None:
+    kv = manager(3, n_host_blocks=4)
+    owner = sequence(9)
+    admit(kv, owner)
+    compute(kv, owner)
+    kv.free(owner)
+    other = take_all(kv, 12)
+    moves = kv.finish_plan()
+    assert sorted(block for block, _ in moves.demotions) == [0, 1] and moves.promotions == ()
+    assert kv.host.n_used == 2 and kv.n_demoted == 2
+    kv.free(other)
+    same = sequence(9)
+    hits = kv.match(same)
+    assert [hit.block for hit in hits] == [None, None] and kv.n_known(same, hits) == 8
+    assert kv.admit(same, hits, headroom=0) and same.n_computed == 8 and same.n_published == 2
+    where = {slot: block for block, slot in moves.demotions}
+    back = kv.finish_plan()
+    assert [(where[slot], block) for slot, block in back.promotions] == [(0, same.block_ids[0]), (1, same.block_ids[1])]
+    assert kv.match(sequence(9))[0].block is not None, "it is on the device again, and others find it there"
+    assert kv.host.n_used == 2, "the copies stay, so that leaving again costs nothing"
+    kv.free(same)
+    take_all(kv, 12)
+    assert kv.finish_plan() == Moves()
+    kv.host.check()
+
+
+def test_a_swapped_sequence_comes_back_to_the_token_with_its_last_block_too() -> None:
+    kv = manager(3, n_host_blocks=4)
+    seq = sequence(10)
+    admit(kv, seq)
+    seq.token_ids.append(7)  # as a decode leaves it: one token whose KV is to be computed
+    seq.n_computed = 10
+    kv.publish(seq)
+    kv.swap_out(seq)
+    assert seq.block_ids == [] and seq.put_aside is not None
+    assert kv.match(sequence(12)) == kv.match(seq)[:2], "others find the full blocks and not the last one"
+    other = take_all(kv, 12)
+    assert len(kv.finish_plan().demotions) == 3
+    kv.free(other)
+    assert admit(kv, seq) == 10 and seq.n_published == 2
+    assert len(kv.finish_plan().promotions) == 3 and seq.put_aside is None
+    assert kv.reserve(seq, 1) == [], "the last block is its own again: nobody can find it"
+    kv.check([seq])
+    assert kv.host.n_used == 2, "the copy of the last block served its purpose"
+
+
+def test_a_swapped_sequence_whose_blocks_were_not_taken_moves_nothing() -> None:
+    kv = manager(5, n_host_blocks=4)
+    seq = sequence(10)
+    admit(kv, seq)
+    seq.token_ids.append(7)
+    seq.n_computed = 10
+    kv.publish(seq)
+    blocks = seq.block_ids
+    kv.swap_out(seq)
+    assert admit(kv, seq) == 10 and seq.block_ids == blocks and kv.finish_plan() == Moves()
+    kv.check([seq])
+
+
+def test_without_a_cache_a_swapped_sequence_finds_its_own_blocks_and_nobody_else_does() -> None:
+    kv = manager(3, n_host_blocks=4, enable_caching=False)
+    seq = sequence(10)
+    admit(kv, seq)
+    seq.token_ids.append(7)
+    seq.n_computed = 10
+    kv.swap_out(seq)
+    assert kv.match(sequence(11, uid=1)) == []
+    other = take_all(kv, 12)
+    kv.finish_plan()
+    kv.free(other)
+    assert admit(kv, seq) == 10
+    kv.finish_plan()
+    assert not kv.pool.index and kv.host.n_used == 0
+    kv.check([seq])
+
+
+def test_a_sequence_that_ends_while_it_is_swapped_out_leaves_nothing_of_its_own() -> None:
+    kv = manager(4, n_host_blocks=4)
+    on_device, in_host = sequence(6, uid=0), sequence(6, first=100, uid=1)
+    for seq in (on_device, in_host):
+        admit(kv, seq)
+        seq.token_ids.append(7)
+        seq.n_computed = 6
+        kv.publish(seq)
+    kv.swap_out(in_host)
+    kv.swap_out(on_device)
+    other = sequence(8, first=500, uid=2)
+    assert kv.admit(other, [], headroom=0)
+    kv.finish_plan()
+    for seq in (on_device, in_host):
+        kv.forget(seq)
+        assert seq.put_aside is None
+    kv.free(other)
+    assert len(kv.pool.index) + kv.host.n_used == 2, "one full block of each"
+    kv.check([])
+
+
+def test_what_is_dropped_to_be_computed_again_takes_no_host_memory_unless_somebody_finds_it() -> None:
+    kv = manager(3, n_host_blocks=4)
+    seq = sequence(9)
+    admit(kv, seq)
+    compute(kv, seq)
+    kv.drop(seq)
+    finder = sequence(6)
+    assert admit(kv, finder) == 4
+    kv.free(finder)
+    take_all(kv, 12)
+    kv.finish_plan()
+    assert kv.host.n_used == 1
+
+
+def test_host_slots_that_a_plan_reads_are_not_written_by_it() -> None:
+    kv = manager(4, n_host_blocks=2)
+    first, second = sequence(9), sequence(8, first=100, uid=1)
+    admit(kv, first)
+    compute(kv, first)
+    kv.free(first)
+    other = take_all(kv, 16)
+    kv.finish_plan()
+    kv.free(other)
+    assert admit(kv, second) == 0
+    compute(kv, second)
+    kv.free(second)  # two cached blocks on the device, two others in a host memory that is full
+    assert admit(kv, first) == 8
+    moves = kv.finish_plan()
+    assert len(moves.promotions) == 2 and moves.demotions == (), "no slot was left for what had to go"
+    kv.check([first])
+
+
+def test_evicting_the_cache_empties_host_memory_too() -> None:
+    kv = manager(3, n_host_blocks=4)
+    seq = sequence(9)
+    admit(kv, seq)
+    compute(kv, seq)
+    kv.free(seq)
+    kv.free(take_all(kv, 12))
+    kv.finish_plan()
+    assert kv.evict_cached() == 2 and kv.match(seq) == [] and kv.host.n_used == 0
+    kv.check([])

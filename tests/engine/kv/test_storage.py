@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+from pathlib import Path
+
 import pytest
 import torch
 
-from engine.kv.storage import KVStorage
+from engine.kv.disk import DiskStore
+from engine.kv.disk_tier import DiskTier
+from engine.kv.storage import HostStorage, KVStorage, token_bytes
+from engine.types import Moves
 from kernels import registry
 from kernels.ops import Impl
 from kernels.reference import copy_blocks
@@ -75,3 +82,51 @@ def test_the_copy_is_one_call_for_all_layers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("engine.kv.storage.resolve", lambda op, spec: counted)
     _storage().copy([(1, 2)])
     assert [pairs for _, _, pairs, _ in calls] == [[(1, 2), (6, 7), (11, 12)]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
+def test_blocks_go_to_host_memory_and_come_back_into_others(dtype: torch.dtype) -> None:
+    storage = _storage(dtype)
+    before = _blocks(storage)
+    host = HostStorage(storage, 3)
+    host.move(Moves(demotions=((1, 2), (4, 0))))
+    for i in range(N_LAYERS):
+        for plane in _planes(storage, i):
+            plane[1] = 0
+    host.move(Moves(demotions=((3, 1),), promotions=((2, 4), (0, 1))))
+    assert _blocks(storage) == [[blocks[0], blocks[4], blocks[2], blocks[3], blocks[1]] for blocks in before]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_a_slots_memory_is_all_of_a_block_and_can_be_filled(dtype: torch.dtype) -> None:
+    storage = _storage(dtype)
+    host = HostStorage(storage, 2)
+    host.move(Moves(demotions=((3, 0),)))
+    pieces = [bytes(piece) for piece in host.buffers(0)]
+    assert sum(map(len, pieces)) == N_LAYERS * BLOCK_SIZE * token_bytes(N_HEADS, HEAD_DIM, dtype)
+    for piece, content in zip(host.buffers(1), pieces, strict=True):
+        piece[:] = content
+    host.move(Moves(promotions=((1, 0),)))
+    assert all(blocks[0] == blocks[3] for blocks in _blocks(storage))
+
+
+def test_blocks_are_known_on_disk_to_the_next_process_and_to_the_bit(tmp_path: Path) -> None:
+    storage = _storage(torch.float16)
+    before = _blocks(storage)
+    host = HostStorage(storage, 4)
+    n_bytes = N_LAYERS * BLOCK_SIZE * token_bytes(N_HEADS, HEAD_DIM, torch.float16)
+    keys = [bytes([i]) * 32 for i in range(3)]
+    tier = DiskTier(DiskStore(tmp_path, "kind", n_bytes, 1 << 20), host.buffers)
+    host.move(Moves(demotions=((1, 0), (2, 1))))
+    stored = threading.Event()
+    tier.store(keys[:2], (0, 1), stored.set)
+    assert stored.wait(10)
+    tier.close()
+    again = DiskTier(DiskStore(tmp_path, "kind", n_bytes, 1 << 20), host.buffers)
+    assert again.match(keys) == 2 and again.match(keys[1:]) == 1 and again.match(keys[2:]) == 0
+    loaded: queue.SimpleQueue[int] = queue.SimpleQueue()
+    again.load(keys, (2, 3, 0), loaded.put)
+    assert loaded.get(timeout=10) == 2
+    again.close()
+    host.move(Moves(promotions=((2, 3), (3, 4))))
+    assert _blocks(storage) == [[*blocks[:3], blocks[1], blocks[2]] for blocks in before]

@@ -1,0 +1,61 @@
+"""POST, GET /api/pins, DELETE /api/pins/{id}."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Controller, Request, delete, get, post
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.params import JSONBody, Parameter
+
+from app.body import JsonBody
+from app.host import ModelHost
+from app.openai import prompts
+from app.openai.service import OpenAIService
+from app.pins.schemas import PinAnswer, PinList, PinRequest
+from app.settings import Settings
+from app.stats import permission
+
+
+class PinsController(Controller):
+    """Prefixes that are not evicted: a system prompt that every request begins with, say."""
+
+    path = "/api/pins"
+    tags = ("KV cache",)
+    dto = JsonBody
+    return_dto = None
+
+    @post(summary="Compute a prefix and keep it in the KV cache")
+    async def pin(
+        self,
+        request: Request,
+        data: JSONBody[PinRequest],
+        openai: NamedDependency[OpenAIService],
+        model_host: NamedDependency[ModelHost],
+        pin_settings: NamedDependency[Settings],
+    ) -> PinAnswer:
+        permission.check(pin_settings, request)
+        openai.require_model(data.model)
+        engine = await model_host.acquire()
+        data.add_generation_prompt = bool(data.add_generation_prompt)
+        token_ids = await prompts.text_or_chat(engine, data)
+        return PinAnswer(*await engine.pin(token_ids, cache_salt=data.cache_salt or ""))
+
+    @get(summary="What is pinned, and its price")
+    async def pins(self, model_host: NamedDependency[ModelHost]) -> PinList:
+        engine = model_host.current
+        return PinList([PinAnswer(*pin) for pin in await engine.pins()] if engine is not None else [])
+
+    @delete("/{pin_id:int}", summary="Lift a pin", status_code=204)
+    async def unpin(
+        self,
+        request: Request,
+        pin_id: Annotated[int, Parameter(ge=0)],
+        model_host: NamedDependency[ModelHost],
+        pin_settings: NamedDependency[Settings],
+    ) -> None:
+        permission.check(pin_settings, request)
+        engine = model_host.current
+        if engine is None or not await engine.unpin(pin_id):
+            raise NotFoundException(f"There is no pin {pin_id}.")
