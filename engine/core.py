@@ -219,8 +219,7 @@ class EngineCore:
         """Drain the inbox, plan, compute, commit, emit. Raises EngineDead once blocks may not hold what the index says."""
         if self.error is not None:
             raise EngineDead(f"The engine has stopped: {self.error!r}.", "Load the model again.")
-        while self._inbox:
-            self._inbox.popleft()()
+        self._drain()
         plan = self.scheduler.schedule()
         if self._debug:
             self.scheduler.check_plan(plan)
@@ -253,13 +252,25 @@ class EngineCore:
             self.scheduler.check()
         self._flush()
 
+    def _drain(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+
     def store_rest(self) -> None:
-        """Give the connector what it has not yet, within the time that a person waits for an orderly end."""
+        """Give the connector the rest, as fast as it takes it, within the time that a person waits for an orderly end."""
+        if self.exchange is None:
+            return
         deadline = time.monotonic() + STORE_REST_S
-        while self._has_stores and time.monotonic() < deadline:
-            if moves := self.kv.finish_plan(idle=True):
-                self._move(moves)
-            self.exchange.submit()
+        while self.exchange.has_rest and (left_s := deadline - time.monotonic()) > 0:
+            if self.exchange.has_stores:
+                if moves := self.kv.finish_plan(idle=True):
+                    self._move(moves)
+                self.exchange.submit()
+            else:
+                with self._wake:
+                    if not self._inbox:
+                        self._wake.wait(left_s)
+            self._drain()
 
     def _wait_for_inbox(self) -> None:
         """There is nothing to do until a connector has brought something, or somebody asks for something."""

@@ -45,6 +45,8 @@ class Exchange:
         self._to_store: dict[bytes, None] = {}
         self._storing: list[tuple[bytes, int, bool]] = []
         """(key, slot, whether the slot holds a copy that is found under this key, or one for the connector only)"""
+        self._starved = False
+        """Whether no slot could be had although no plan needed one: what the connector has under way must end first."""
         self._n_given = 0
         """Blocks that the connector is reading."""
         self._most_given = max(1, host.n_slots // STORING_SHARE)
@@ -60,7 +62,12 @@ class Exchange:
     @property
     def has_stores(self) -> bool:
         """Whether there are blocks that can be given to the connector now."""
-        return bool(self._to_store) and self._n_given + len(self._storing) < self._most_given
+        return bool(self._to_store) and not self._starved and self._n_given + len(self._storing) < self._most_given
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether there are blocks that the connector is to have, now or later."""
+        return bool(self._to_store)
 
     def waits(self, seq: Answer) -> bool:
         """Whether this sequence was promised blocks that are still to come."""
@@ -99,6 +106,7 @@ class Exchange:
             self._host.put(slot, key if i < n_loaded else None)
             self._arriving.pop(key, None)
         self._fetching.pop(seq, None)
+        self._starved = False
         self.n_fetched += n_loaded
 
     def forget(self, seq: Answer) -> None:
@@ -125,7 +133,8 @@ class Exchange:
             elif (block := self._pool.find(key)) is not None:
                 slots = self._host.reserve(1)
                 if not slots:
-                    break  # there may be room later
+                    self._starved = idle
+                    break
                 copies.append((block.id, slots[0]))
                 self._storing.append((key, slots[0], False))
             del self._to_store[key]
@@ -144,6 +153,7 @@ class Exchange:
 
     def _stored(self, given: list[tuple[bytes, int, bool]]) -> None:
         self._n_given -= len(given)
+        self._starved = False
         for _, slot, found in given:
             if found:
                 self._host.let_go(slot)

@@ -194,8 +194,8 @@ class KVManager:
         """The plan is complete: what has to be copied between memories before it runs. Nothing is held for it any more."""
         if self.exchange is not None:
             copies = self.exchange.prepare(idle=idle)
+            assert self._arriving.isdisjoint(block_id for block_id, _ in copies), "their content has not arrived yet"
             self._demotions += copies
-            self.n_demoted += len(copies)
         for block in self._copied:
             self.pool.release(block)
         self._copied = []

@@ -75,6 +75,17 @@ async def reach(host: ModelHost, state: str, within_s: float = 5) -> None:
             await asyncio.sleep(0.002)
 
 
+async def unloaded() -> tuple[Loads, ModelHost]:
+    """A host whose model was loaded once and is not any more."""
+    loads = Loads()
+    loads.go.set()
+    host = ModelHost(loads, name="m")
+    await host.start()
+    await reach(host, "ready")
+    await host.unload()
+    return loads, host
+
+
 async def test_start_returns_while_the_model_loads() -> None:
     loads = Loads()
     host = ModelHost(loads, name="m")
@@ -104,12 +115,7 @@ async def test_every_new_engine_is_announced(quick: None) -> None:
 
 
 async def test_requests_that_find_the_model_unloaded_wait_for_one_load() -> None:
-    loads = Loads()
-    loads.go.set()
-    host = ModelHost(loads, name="m")
-    await host.start()
-    await reach(host, "ready")
-    await host.unload()
+    loads, host = await unloaded()
     loads.go.clear()
     waiting = [asyncio.create_task(host.acquire()) for _ in range(3)]
     await asyncio.sleep(0.01)
@@ -120,12 +126,7 @@ async def test_requests_that_find_the_model_unloaded_wait_for_one_load() -> None
 
 
 async def test_a_request_has_its_engine_though_the_one_it_waited_for_is_unloaded_before_its_turn() -> None:
-    loads = Loads()
-    loads.go.set()
-    host = ModelHost(loads, name="m")
-    await host.start()
-    await reach(host, "ready")
-    await host.unload()
+    loads, host = await unloaded()
     unloads: list[asyncio.Task[None]] = []
 
     def unload_once(_: Any) -> None:
@@ -139,12 +140,7 @@ async def test_a_request_has_its_engine_though_the_one_it_waited_for_is_unloaded
 
 
 async def test_a_request_that_leaves_does_not_stop_the_load_it_began() -> None:
-    loads = Loads()
-    loads.go.set()
-    host = ModelHost(loads, name="m")
-    await host.start()
-    await reach(host, "ready")
-    await host.unload()
+    loads, host = await unloaded()
     loads.go.clear()
     waiting = asyncio.create_task(host.acquire())
     await asyncio.sleep(0.01)

@@ -297,3 +297,24 @@ def test_a_copy_that_fails_leaves_an_engine_that_says_so_and_answers_nothing() -
             harness.run_to_idle()
     with pytest.raises(EngineDead, match="KeyboardInterrupt"):
         harness.core.step()
+
+
+def test_an_orderly_end_stores_more_than_may_be_under_way_at_once() -> None:
+    harness = Harness(60, n_host_blocks=16)
+    core, connector = harness.core, harness.connector
+    for i in range(4):
+        harness.add(bytes([97 + i]) * 30, SamplingParams(max_tokens=1, temperature=0))
+    core.step()
+    while core.scheduler.has_work:
+        core.step()
+    assert len(connector.orders) == 1, "two blocks of sixteen slots"
+    submitted = connector.store
+
+    def quick(keys, slots, done) -> None:
+        submitted(keys, slots, done)
+        connector.close()
+
+    connector.store = quick
+    connector.close()
+    core.store_rest()
+    assert len(connector.kept) == 4 * 7 and not core.exchange.has_rest

@@ -185,5 +185,5 @@ def test_killed_at_any_moment_a_writer_leaves_only_whole_blocks(tmp_path: Path) 
         found = [read(disk, i) for i in range(first, first + 200)]
         n_found += sum(found)
         assert not list((tmp_path / "a").glob(f"*{PARTIAL}")) and disk.n_bytes <= 100 * 4096
-    assert n_partial > 3, "it was never killed in the middle of a write"
+    assert n_partial > 10, "it was never killed in the middle of a write"
     assert n_found > 1000

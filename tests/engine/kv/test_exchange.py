@@ -215,3 +215,15 @@ def test_emptying_the_cache_empties_the_connector_too() -> None:
     assert world.connector.kept
     world.kv.evict_cached()
     assert not world.connector.kept and not world.kv.exchange.has_stores
+
+
+def test_who_finds_no_slot_waits_for_the_connector_and_does_not_try_for_ever() -> None:
+    world = World(n_blocks=9, n_host_blocks=8)
+    world.run(sequence(10))
+    taken = world.kv.host.reserve(8)
+    world.plan(idle=True)
+    assert world.kv.exchange.has_rest and not world.kv.exchange.has_stores
+    for slot in taken:
+        world.kv.host.put(slot, None)
+    world.kv.exchange._stored([])
+    assert world.kv.exchange.has_stores

@@ -21,6 +21,14 @@ def compute(kv: KVManager, seq: Sequence) -> None:
     kv.publish(seq)
 
 
+def decode(kv: KVManager, seq: Sequence) -> None:
+    """Admit it and leave it as a decode does: its prompt computed, and one token whose KV is to be computed."""
+    admit(kv, seq)
+    seq.n_computed = len(seq.token_ids)
+    seq.token_ids.append(7)
+    kv.publish(seq)
+
+
 def admit(kv: KVManager, seq: Sequence) -> int:
     assert kv.admit(seq, kv.match(seq), headroom=0)
     return seq.n_computed
@@ -215,10 +223,7 @@ def test_a_cached_block_that_is_taken_goes_to_host_memory_and_comes_back_to_who_
 def test_a_swapped_sequence_comes_back_to_the_token_with_its_last_block_too() -> None:
     kv = manager(3, n_host_blocks=4)
     seq = sequence(10)
-    admit(kv, seq)
-    seq.token_ids.append(7)  # as a decode leaves it: one token whose KV is to be computed
-    seq.n_computed = 10
-    kv.publish(seq)
+    decode(kv, seq)
     kv.swap_out(seq)
     assert seq.block_ids == [] and seq.put_aside is not None
     assert kv.match(sequence(12)) == kv.match(seq)[:2], "others find the full blocks and not the last one"
@@ -235,10 +240,7 @@ def test_a_swapped_sequence_comes_back_to_the_token_with_its_last_block_too() ->
 def test_a_swapped_sequence_whose_blocks_were_not_taken_moves_nothing() -> None:
     kv = manager(5, n_host_blocks=4)
     seq = sequence(10)
-    admit(kv, seq)
-    seq.token_ids.append(7)
-    seq.n_computed = 10
-    kv.publish(seq)
+    decode(kv, seq)
     blocks = seq.block_ids
     kv.swap_out(seq)
     assert admit(kv, seq) == 10 and seq.block_ids == blocks and kv.finish_plan() == Moves()
@@ -248,9 +250,7 @@ def test_a_swapped_sequence_whose_blocks_were_not_taken_moves_nothing() -> None:
 def test_without_a_cache_a_swapped_sequence_finds_its_own_blocks_and_nobody_else_does() -> None:
     kv = manager(3, n_host_blocks=4, enable_caching=False)
     seq = sequence(10)
-    admit(kv, seq)
-    seq.token_ids.append(7)
-    seq.n_computed = 10
+    decode(kv, seq)
     kv.swap_out(seq)
     assert kv.match(sequence(11, uid=1)) == []
     other = take_all(kv, 12)
@@ -266,10 +266,7 @@ def test_a_sequence_that_ends_while_it_is_swapped_out_leaves_nothing_of_its_own(
     kv = manager(4, n_host_blocks=4)
     on_device, in_host = sequence(6, uid=0), sequence(6, first=100, uid=1)
     for seq in (on_device, in_host):
-        admit(kv, seq)
-        seq.token_ids.append(7)
-        seq.n_computed = 6
-        kv.publish(seq)
+        decode(kv, seq)
     kv.swap_out(in_host)
     kv.swap_out(on_device)
     other = sequence(8, first=500, uid=2)
