@@ -18,7 +18,6 @@ class RequestGroup:
 
     def __init__(self, request: Request, tokenizer: Tokenizer, *, seed: int, max_model_len: int) -> None:
         self.request = request
-        self.started = False
         self._tokenizer = tokenizer
         self._seed = seed
         params = request.params
