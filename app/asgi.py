@@ -20,6 +20,7 @@ from app.lifespan import ANSWERS_GRACE_S, SERVER_STOPPING, model_lifespan
 from app.metrics import Metrics
 from app.openai import OpenAIPlugin
 from app.pins import PinsPlugin
+from app.roles import RolesPlugin
 from app.security import MAX_BODY_BYTES, Guard
 from app.settings import Settings
 from app.stats import StatsPlugin
@@ -34,9 +35,12 @@ def create_app(settings: Settings, host: ModelHost | None = None) -> Litestar:
         model = library.find(settings.serving.model)
         host = ModelHost.from_settings(settings, model.path)
     metrics = Metrics(host)
+    plugins = [OpenAIPlugin(host), StatsPlugin(settings, host), PinsPlugin(settings), RolesPlugin(settings, host, metrics)]
+    if settings.engine.role != "prefill":  # which serves another server, and leaves the chats to that one
+        plugins.append(ChatPlugin(host, paths.database_path()))
     app = Litestar(
         route_handlers=[HealthController],
-        plugins=[OpenAIPlugin(host), StatsPlugin(settings, host), PinsPlugin(settings), ChatPlugin(host, paths.database_path())],
+        plugins=plugins,
         dependencies={
             "model_host": Provide(lambda: host, sync_to_thread=False),
             "server_metrics": Provide(lambda: metrics, sync_to_thread=False),

@@ -98,7 +98,8 @@ async def try_model(report: Report, settings: Settings, model: LocalModel) -> No
         "name": f"{model.name} ({info.family}, {info.n_params / 1e6:.0f}M parameters, {info.quantization})",
         "loaded in": f"{load_s:.1f} s",
         "fits": f"window of {info.max_model_len} tokens; weights {format_bytes(info.weights_bytes)}, "
-        f"KV cache {format_bytes(info.kv_bytes)} in {info.n_blocks} blocks of {info.block_size} tokens",
+        f"KV cache {format_bytes(info.kv_bytes)}",
+        "KV cache": info.kv_groups,
         "limited by": info.memory_note,
         "prefill": f"{usage.n_prompt / prefill_s:.0f} tok/s",
         "decode": f"{1 / decode_s:.1f} tok/s, {info.weights_bytes / decode_s / 1e9:.1f} GB/s of weights",

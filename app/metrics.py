@@ -64,6 +64,7 @@ class Metrics:
         self._success = counter("vllm:request_success", "Answers that ended.", "finished_reason")
         self._requests = counter("vllm_requests", "Requests that ended, by outcome.", "status")
         self._tokens_generated = counter("vllm_tokens_generated", "Tokens produced.").labels(host.name)
+        self._prefills = counter("pagewell_remote_prefills", "Prompts that a prefill server was to compute.", "outcome")
         self._ttft = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", _TTFT_S)
         self._itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", _TOKEN_S)
         self._per_token = histogram("vllm:time_per_output_token_seconds", "Mean of an answer after its first token.", _TOKEN_S)
@@ -129,6 +130,10 @@ class Metrics:
             if usage.n_output > 1:
                 self._per_token.observe((usage.total_s - usage.ttft_s) / (usage.n_output - 1))
 
+    def count_prefill(self, outcome: str) -> None:
+        """Take note of what became of a prompt that a prefill server was to compute."""
+        self._prefills.labels(self._host.name, outcome).inc()
+
     async def render(self) -> bytes:
         """The exposition text of this instant."""
         engine = self._host.current
@@ -167,18 +172,43 @@ class _Gauges:
         yield self._gauge("vllm_num_requests_preempted", "Answers that wait because their blocks were taken.", n_preempted)
         totals = stats.counters if stats else EngineCounters()
         yield self._total("vllm:num_preemptions", "Preemptions since the model was loaded.", totals.n_preemptions)
-        yield self._total("pagewell_swaps", "Preemptions that kept their blocks, to be moved to host memory.", totals.n_swaps)
+        preemptions = {"swap": totals.n_swaps, "recompute": totals.n_preemptions - totals.n_swaps}
+        yield self._totals("pagewell_preemptions", "Preemptions by what became of the KV.", "kind", preemptions)
         yield self._total("pagewell_demoted_blocks", "KV blocks copied to host memory.", totals.n_demoted)
         yield self._total("pagewell_promoted_blocks", "KV blocks copied back from host memory.", totals.n_promoted)
-        yield self._total("pagewell_stored_blocks", "KV blocks written to disk.", totals.n_stored)
-        yield self._total("pagewell_fetched_blocks", "KV blocks read from disk.", totals.n_fetched)
+        yield self._total("pagewell_stored_blocks", "KV blocks given to a disk, or to another server.", totals.n_stored)
+        yield self._total("pagewell_fetched_blocks", "KV blocks that came from there.", totals.n_fetched)
+        moved = {
+            "device_to_host": totals.to_host_bytes,
+            "host_to_device": totals.from_host_bytes,
+            "host_to_disk": totals.to_disk_bytes,
+            "disk_to_host": totals.from_disk_bytes,
+        }
+        yield self._totals("pagewell_kv_moved_bytes", "KV bytes copied between memories.", "way", moved)
+        evictions = {"device": totals.n_evictions, "host": totals.n_host_evictions}
+        yield self._totals("pagewell_kv_evictions", "KV blocks that made room, by where they lay.", "tier", evictions)
+        away = totals.cached_host_tokens + totals.cached_disk_tokens
+        hits = {
+            "device": totals.cached_tokens - away,
+            "host": totals.cached_host_tokens,
+            "disk": totals.cached_disk_tokens,
+        }
+        yield self._totals("pagewell_prefix_cache_hits", "Prompt tokens found, by where their KV lay.", "tier", hits)
+        yield self._total("pagewell_kv_damaged", "Files and blocks on disk that were damaged, and missed.", totals.n_damaged)
+        yield self._gauge(
+            "pagewell_kv_waste_ratio", "Share of used KV blocks that holds no token.", stats.waste if stats else 0.0
+        )
+        yield self._gauge("pagewell_kv_disk_bytes", "KV on disk, of all models.", stats.disk_bytes if stats else 0)
+        most = stats.disk_most_bytes if stats else 0
+        yield self._gauge("pagewell_kv_disk_limit_bytes", "Most KV on disk; 0: none is kept there.", most)
         yield self._total("pagewell_steps", "Steps since the model was loaded.", totals.n_steps)
         yield self._total("pagewell_step_seconds", "Seconds spent in steps since the model was loaded.", totals.busy_s)
         busy = self._utilisation(stats)
         yield self._gauge("vllm_gpu_utilization", "Share of the time since the last scrape that went into steps.", busy)
         blocks = GaugeMetricFamily("pagewell_kv_blocks", "KV blocks by state.", labels=(*_LABELS, "state"))
-        for state in ("free", "cached", "pinned", "used", "shared", "host_used"):
-            blocks.add_metric([self._model_name, state], getattr(stats, f"n_{state}") if stats else 0)
+        for state in ("free", "cached", "pinned", "used", "shared", "host_used", "disk_blocks"):
+            name = {"host_used": "host", "disk_blocks": "disk"}.get(state, state)
+            blocks.add_metric([self._model_name, name], getattr(stats, f"n_{state}") if stats else 0)
         yield blocks
 
     def _utilisation(self, stats: EngineStats | None) -> float:
@@ -191,6 +221,12 @@ class _Gauges:
     def _total(self, name: str, text: str, value: float) -> CounterMetricFamily:
         family = CounterMetricFamily(name, text, labels=_LABELS)
         family.add_metric([self._model_name], value)
+        return family
+
+    def _totals(self, name: str, text: str, label: str, values: dict[str, int]) -> CounterMetricFamily:
+        family = CounterMetricFamily(name, text, labels=(*_LABELS, label))
+        for key, value in values.items():
+            family.add_metric([self._model_name, key], value)
         return family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:

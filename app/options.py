@@ -34,6 +34,8 @@ class Option:
     kind: str
     """bool, int, float, str, choice, list or bytes."""
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """That a number can be given as instead."""
     nullable: bool = False
 
     @property
@@ -51,9 +53,8 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        return {"choice": "|".join(self.choices), "bytes": "SIZE", "list": "A,B,...", "str": "TEXT"}.get(
-            self.kind, self.kind.upper()
-        )
+        named = {"choice": "|".join(self.choices), "bytes": "SIZE", "list": "A,B,...", "str": "TEXT"}
+        return "|".join((named.get(self.kind, self.kind.upper()), *self.words))
 
     def parse(self, value: Any) -> Any:
         """The typed value of a text or TOML value; ValueError says what was expected."""
@@ -74,6 +75,8 @@ class Option:
             if self.choices:
                 hint = did_you_mean(str(given), self.choices)
                 raise ValueError(f"{given!r} is none of {', '.join(self.choices)}.{hint}") from error
+            if self.words and isinstance(value, str) and not re.fullmatch(r"[+-]?\d+", value.strip()):
+                raise ValueError(f"{given!r} is neither a number nor {' or '.join(self.words)}.") from error
             reason = re.sub(r"`|(?<=\w) \| null", "", str(error)).replace("Expected", "expected")
             raise ValueError(f"{given!r} cannot be used: {reason}.") from error
 
@@ -101,7 +104,7 @@ def options_of(struct: type[msgspec.Struct], section: str) -> tuple[Option, ...]
 def _option(struct: type[msgspec.Struct], section: str, field: msgspec.structs.FieldInfo, meta: inspect.Metadata) -> Option:
     inner = meta.type
     members = inner.types if isinstance(inner, inspect.UnionType) else (inner,)
-    (value_type,) = (member for member in members if not isinstance(member, inspect.NoneType))
+    value_type, *others = (member for member in members if not isinstance(member, inspect.NoneType))
     if isinstance(value_type, inspect.Metadata):
         value_type = value_type.type
     kinds = {
@@ -122,7 +125,8 @@ def _option(struct: type[msgspec.Struct], section: str, field: msgspec.structs.F
         description=(meta.extra_json_schema or {})["description"],
         kind=kind,
         choices=tuple(value_type.values) if isinstance(value_type, inspect.LiteralType) else (),
-        nullable=len(members) > 1,
+        words=tuple(word for literal in others for word in literal.values),
+        nullable=any(isinstance(member, inspect.NoneType) for member in members),
     )
 
 

@@ -80,17 +80,25 @@ class ServingSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
             "*: all but null."
         ),
     ] = ("http://localhost", "http://127.0.0.1", "app://", "vscode-webview://")
+    prefill_wait: Annotated[
+        float,
+        Meta(gt=0, description="Seconds that a prompt waits for a prefill server; what is missing then is computed here."),
+    ] = 60.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe messages that are logged.")
     ] = "info"
 
 
-_DISTRIBUTED = frozenset({"tensor_parallel_size"})
-"""Fields of EngineConfig that the TOML file has under [distributed]; the others stand under [serving]."""
+_DISTRIBUTED = frozenset(
+    {"tensor_parallel_size", "role", "prefill_wait", "kv_shared_space", "kv_shared_folder", "kv_lease"},
+)
+"""Fields of EngineConfig and ServingSettings that the TOML file has under [distributed]; the others stand under [serving]."""
 
 OPTIONS: tuple[Option, ...] = (
-    *options_of(ServingSettings, "serving"),
-    *(replace(o, section="distributed") if o.name in _DISTRIBUTED else o for o in options_of(EngineConfig, "serving")),
+    *(
+        replace(o, section="distributed") if o.name in _DISTRIBUTED else o
+        for o in (*options_of(ServingSettings, "serving"), *options_of(EngineConfig, "serving"))
+    ),
     *options_of(OrchestratorSettings, "orchestrator"),
 )
 BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}

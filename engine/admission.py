@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from engine.errors import InvalidRequest, PromptTooLong
+from engine.kv.manager import KVManager
+from engine.kv.memory import GroupMemory
 from engine.text.tokenizer import Tokenizer
 from engine.types import Request, SamplingParams
 
@@ -22,9 +24,7 @@ def check_params(params: SamplingParams, n_vocab: int) -> None:
     _between("top_k", params.top_k, -1, 2**31)
     _between("presence_penalty", params.presence_penalty, -2.0, 2.0)
     _between("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
-    _between("repetition_penalty", params.repetition_penalty, 0.0, 100.0)
-    if params.repetition_penalty == 0.0:
-        raise InvalidRequest("repetition_penalty", "repetition_penalty must be above 0.", "1 means no penalty.")
+    _between("repetition_penalty", params.repetition_penalty, 0.01, 100.0)  # less would make logits infinite
     _between("n", params.n, 1, MAX_CHOICES)
     if params.best_of is not None:
         _between("best_of", params.best_of, params.n, MAX_CHOICES)
@@ -63,7 +63,7 @@ def _check_beam_search(params: SamplingParams) -> None:
             raise InvalidRequest(name, f"{name} does not go with beam search.", f"Leave out {name}, or use_beam_search.")
 
 
-def check_beams(request: Request, *, n_blocks: int, block_size: int, max_num_seqs: int, max_model_len: int) -> None:
+def check_beams(request: Request, kv: KVManager, *, max_num_seqs: int, max_model_len: int) -> None:
     """Raise InvalidRequest for a beam search whose beams could not all run at once: they have to, step by step."""
     params, n_prompt = request.params, len(request.prompt_token_ids)
     width = params.beam_width
@@ -71,14 +71,27 @@ def check_beams(request: Request, *, n_blocks: int, block_size: int, max_num_seq
         raise InvalidRequest("beam_width", f"beam_width is {width}, but at most {max_num_seqs} answers are computed together.")
     n_output = max_model_len - n_prompt
     n_output = min(n_output, params.max_tokens or n_output)
-    shared = n_prompt // block_size
-    most = ((n_blocks - shared) // width - 1) * block_size - n_prompt % block_size  # one more while a shared one is copied
+    most = min(_most_output(memory, kv, width, n_prompt) for memory in kv.memories)
     if n_output > most:
         raise InvalidRequest(
             "max_tokens",
             f"{width} beams of {n_output} tokens after a prompt of {n_prompt} do not fit into the KV cache.",
             f"Set max_tokens to at most {max(most, 0)}, or use fewer beams.",
         )
+
+
+def _most_output(memory: GroupMemory, kv: KVManager, width: int, n_prompt: int) -> int:
+    """Tokens that each of `width` beams may have, as far as one KV group goes."""
+    n_blocks, size = len(memory.pool.blocks) - memory.headroom, kv.block_size
+    unlimited = 2**31
+    if memory.group.recurrent:
+        return unlimited if width < n_blocks else 0
+    if memory.group.window:  # one beam after the other may have to compute its window again, while the others hold theirs
+        held = -(-memory.group.window // size) + 2
+        if (width - 1) * held + memory.group.most_held(unlimited, kv.chunk, size) + 1 <= n_blocks:
+            return unlimited
+    shared = 0 if kv.has_states else n_prompt // size  # a beam that comes back computes on from the last state that was kept
+    return ((n_blocks - shared) // width - 1) * size - (n_prompt - shared * size)  # one more while a shared one is copied
 
 
 def check_prompt(prompt_token_ids: list[int], n_vocab: int, max_model_len: int) -> None:

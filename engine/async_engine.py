@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from msgspec import structs
 
 from engine.admission import check_params, check_prompt
 from engine.config import EngineConfig
@@ -18,9 +21,11 @@ from engine.loading import Progress, load_core
 from engine.stats import EngineStats
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
-from engine.types import Event, Finished, FinishReason, Request, SamplingParams
+from engine.types import Event, Finished, FinishReason, Request, SamplingParams, Usage
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class RequestStream(AsyncIterator[Event]):
@@ -77,6 +82,10 @@ class AsyncEngine:
         self.template = template
         self.info = info
         self.observers: list[Callable[[Event], None]] = []
+        self.ahead: Callable[[Request], Awaitable[None]] | None = None
+        """Awaited with each request before the engine gets it: what is fetched meanwhile is found at its admission."""
+        self._ahead: dict[int, tuple[Request, asyncio.Task[None]]] = {}
+        """Requests that the engine has not got yet, by uid."""
         self._loop = asyncio.get_running_loop()
         self._core = make_core(lambda events: self._loop.call_soon_threadsafe(self._dispatch, events))
         self._max_live = config.max_num_seqs + config.max_waiting
@@ -124,17 +133,47 @@ class AsyncEngine:
         if self.n_live >= self._max_live:
             raise QueueFull(f"{self.n_live} requests are running or waiting.", "Come back in a few seconds.")
         request = Request(request_id, prompt_token_ids, params, cache_salt=cache_salt, priority=priority, pins=pins)
-        uid = self._core.add(request)
+        uid = self._core.take_in(request)
+        if self.ahead is None:
+            self._core.enqueue(request)
+        else:
+            self._ahead[uid] = request, asyncio.create_task(self._go_ahead(request, self.ahead), name=f"ahead-{uid}")
         stream = self._streams[uid] = RequestStream(uid, self.abort)
         return stream
 
+    async def _go_ahead(self, request: Request, ahead: Callable[[Request], Awaitable[None]]) -> None:
+        try:
+            await ahead(request)
+        except Exception:
+            log.exception("What was to be fetched for request %d failed; it is computed here", request.uid)
+        self._enqueue(request.uid)
+
+    def _enqueue(self, uid: int) -> None:
+        """Give the engine a request now, if it has not got it, whatever was to be fetched for it."""
+        request, task = self._ahead.pop(uid, (None, None))
+        if request is None or task is None:
+            return
+        if task is not asyncio.current_task():
+            task.cancel()
+        try:
+            self._core.enqueue(request)
+        except EngineDead as error:
+            usage = Usage(len(request.prompt_token_ids), 0, 0, 0, 0.0, None, time.monotonic() - request.arrival_s)
+            self._dispatch([Finished(uid, FinishReason.ERROR, usage, None, error.message)])
+
     def abort(self, uid: int) -> None:
         """End a request within one step; nothing happens if it has ended already."""
+        self._enqueue(uid)
         self._core.abort(uid)
+
+    async def ask(self, question: Callable[[EngineCore], T]) -> T:
+        """The answer to a question, put on the engine thread between two steps. Raises EngineDead."""
+        return await self._ask(lambda reply: self._core.ask(question, reply))
 
     async def stats(self) -> EngineStats:
         """A snapshot taken between two steps; waits for the step under way. Raises EngineDead."""
-        return await self._ask(self._core.ask_stats)
+        stats = await self._ask(self._core.ask_stats)
+        return structs.replace(stats, n_waiting=stats.n_waiting + len(self._ahead)) if self._ahead else stats
 
     async def pin(self, prompt_token_ids: list[int], *, cache_salt: str = "") -> Pin:
         """Compute a prefix, if it is not known, and keep its full blocks in the cache: until they are unpinned, the model is
@@ -144,8 +183,10 @@ class AsyncEngine:
         async for event in stream:
             if isinstance(event, Finished) and event.reason is not FinishReason.STOP:
                 raise PinRefused(event.error or "The request that was to compute the prefix was ended.")
-        n_blocks = len(prompt_token_ids) // self.info.block_size
-        return Pin(stream.uid, n_blocks * self.info.block_size, n_blocks, n_blocks * self.info.kv_bytes // self.info.n_blocks)
+        for pin in await self.pins():
+            if pin.uid == stream.uid:
+                return pin
+        raise PinRefused("A request needed the room at once, and the pin was lifted.")
 
     async def unpin(self, uid: int) -> int:
         """Lift a pin; returns the number of its blocks, 0 where there is none. Raises EngineDead."""
@@ -153,9 +194,8 @@ class AsyncEngine:
 
     async def pins(self) -> list[Pin]:
         """All pins, the oldest first. Raises EngineDead."""
-        block_bytes = self.info.kv_bytes // self.info.n_blocks
-        counts = await self._ask(self._core.pins)
-        return [Pin(uid, n * self.info.block_size, n, n * block_bytes) for uid, n in counts.items()]
+        pinned = await self.ask(lambda core: {uid: core.kv.pins[uid] for uid in core.kv.pins})
+        return [Pin(uid, *what) for uid, what in pinned.items()]
 
     async def evict_cached(self) -> int:
         """Forget the prefix cache; returns the number of blocks. Raises EngineDead."""
@@ -163,6 +203,8 @@ class AsyncEngine:
 
     async def close(self) -> None:
         """End the engine thread. Live streams get their Finished event, an error that says the model was unloaded."""
+        for uid in list(self._ahead):
+            self._enqueue(uid)
         self._core.stop()
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # the last batch of events was posted before the thread ended

@@ -6,6 +6,7 @@ variables and the documentation.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,8 +14,9 @@ from msgspec import Meta
 
 from engine.errors import ConfigError
 
-KVCacheDtype = Literal["auto", "float32", "float16", "bfloat16", "int8"]
+KVCacheDtype = Literal["auto", "float32", "float16", "bfloat16", "fp8_e4m3", "int8"]
 PreemptionMode = Literal["auto", "swap", "recompute"]
+Role = Literal["both", "prefill", "decode"]
 
 
 class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +38,13 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         bool,
         Meta(description="Cut long prompts into chunks that run beside decodes. Off: a prompt runs whole, in one step."),
     ] = True
-    block_size: Annotated[int, Meta(ge=1, le=256, description="Tokens of one KV cache block.")] = 16
+    block_size: Annotated[
+        Annotated[int, Meta(ge=1, le=256)] | Literal["auto"],
+        Meta(
+            description="Tokens of one KV cache block: small ones leave less room empty and more of a prompt to be found again, "
+            "large ones take less bookkeeping. auto: 16 for windows up to 8192 tokens, 32 up to 32768, 64 for longer ones."
+        ),
+    ] = "auto"
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(description="Share of free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."),
@@ -50,7 +58,8 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Meta(
             description="Number format of the KV cache. auto: float16 for float32 activations on a CPU unless kernel_precision "
             "is exact, else that of the activations. int8: with a scale for each token and head, in about half of float16's "
-            "memory."
+            "memory. fp8_e4m3: in half of it, with four significant bits and 448 at most, which models with large keys do not "
+            "bear (pagewell bench perplexity tells)."
         ),
     ] = "auto"
     swap_space: Annotated[
@@ -78,7 +87,10 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     ] = None
     kv_disk_folder: Annotated[
         str | None,
-        Meta(description="Where they are kept. Default: the cache folder for `serve`, nowhere for the Python API."),
+        Meta(
+            description="Where they are kept. Default: the cache folder for `serve`, nowhere for the Python API. A prefill "
+            "server keeps none."
+        ),
     ] = None
     enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
     enforce_eager: Annotated[
@@ -112,6 +124,28 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     max_waiting: Annotated[
         int, Meta(ge=1, description="Most requests beyond max_num_seqs; one more is answered 503 with a time to come back.")
     ] = 1024
+    role: Annotated[
+        Role,
+        Meta(
+            description="Part that this server takes. both: all of it. decode: it answers, and long prompts are computed by a "
+            "prefill server of the same model and settings on this machine, while one runs. prefill: it is that server."
+        ),
+    ] = "both"
+    kv_shared_space: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="Shared memory for the KV that a prefill server hands over. Default: a quarter of what is free there, at "
+            "most 2GiB.",
+            extra={"unit": "bytes"},
+        ),
+    ] = None
+    kv_shared_folder: Annotated[
+        str | None, Meta(description="Where that lies: a folder in memory. Default: /dev/shm, else that for temporary files.")
+    ] = None
+    kv_lease: Annotated[
+        float,
+        Meta(gt=0, description="Seconds after which KV that nobody took from shared memory is removed, a dead server's too."),
+    ] = 30.0
     tensor_parallel_size: Annotated[int, Meta(ge=1, description="Devices that share one model. Only 1 for now.")] = 1
     debug_checks: Annotated[
         bool, Meta(description="Check every law of the KV cache after each step (slow; for development).")
@@ -144,11 +178,28 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
                 "preemption_mode is swap, but swap_space is 0: there is nowhere to swap to.",
                 "Leave one of --preemption-mode and --swap-space out.",
             )
-        if self.block_size & (self.block_size - 1):
-            raise ConfigError(f"block_size is {self.block_size}, which is not a power of two.", "Use 16, 32, 64 or 128.")
+        self._validate_role()
+        if self.block_size != "auto" and self.block_size & (self.block_size - 1):
+            raise ConfigError(f"block_size is {self.block_size}, which is not a power of two.", "Use 16, 32, 64, 128 or auto.")
         if self.token_budget < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.token_budget}) is below max_num_seqs ({self.max_num_seqs}): "
                 "not every running answer would get a token in each step.",
                 "Raise --max-num-batched-tokens or lower --max-num-seqs.",
+            )
+
+    def _validate_role(self) -> None:
+        if self.role == "both":
+            return
+        if sys.platform == "win32":
+            raise ConfigError(f"role is {self.role}, but KV cannot be handed over on Windows.", "Leave --role out.")
+        if not self.enable_prefix_caching:
+            raise ConfigError(
+                f"role is {self.role}, but the prefix cache is off: what is handed over is found there.",
+                "Leave one of --role and --no-enable-prefix-caching out.",
+            )
+        if self.swap_space == 0:
+            raise ConfigError(
+                f"role is {self.role}, but swap_space is 0: what is handed over goes through host memory.",
+                "Leave one of --role and --swap-space out.",
             )

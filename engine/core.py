@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.admission import check_beams
 from engine.beams import Continuation
@@ -21,6 +21,7 @@ from engine.config import EngineConfig
 from engine.errors import BrokenLogits, EngineDead
 from engine.group import RequestGroup
 from engine.kv.connector import Connector
+from engine.kv.groups import KVGroup
 from engine.kv.manager import KVManager
 from engine.preemption import Preemption
 from engine.scheduler import Scheduler
@@ -45,11 +46,10 @@ from engine.types import (
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 PREFILL_TOKENS = 64
 """Tokens from which a step tells how fast prompts are computed."""
-PINNED_SHARE = 0.5
-"""Most of the KV cache that may be pinned."""
 FETCH_WAIT_S = 1.0
 STORE_REST_S = 2.0
 MAX_FAILED_STEPS = 3
@@ -59,16 +59,15 @@ MAX_FAILED_STEPS = 3
 class Runner(Protocol):
     """What the core needs of a model: memory for blocks, and a forward pass with sampling."""
 
-    n_blocks: int
-    n_host_blocks: int
-    """Slots of host memory, each for one block."""
-    block_bytes: int
+    block_size: int
+    """Tokens of a block."""
+    kv_groups: tuple[KVGroup, ...]
     max_model_len: int
     kv_extras: dict[str, str | int]
     """What the KV depends on besides tokens: weights digest, dtype, layout (see kv.hashing.root_key)."""
 
-    def move(self, moves: Moves) -> None:
-        """Copy blocks to host memory, then others from there; done when it returns."""
+    def move(self, moves: tuple[Moves, ...]) -> None:
+        """Copy blocks of each group; done when it returns."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...
 
@@ -88,19 +87,22 @@ class EngineCore:
         self.tokenizer = tokenizer
         self.max_model_len = runner.max_model_len
         self.kv = KVManager(
-            runner.n_blocks,
-            config.block_size,
+            runner.kv_groups,
+            runner.block_size,
             enable_caching=config.enable_prefix_caching,
             extras=runner.kv_extras,
-            n_host_blocks=runner.n_host_blocks,
-            block_bytes=runner.block_bytes,
+            chunk=config.token_budget if config.enable_chunked_prefill else runner.max_model_len,
+            turn_ends=tokenizer.end_ids,
             connector=connector,
             post=self._post_late,
         )
-        self.preemption = Preemption(config.preemption_mode, runner.block_bytes, has_host_memory=runner.n_host_blocks > 0)
+        has_host_memory = all(group.n_host_blocks for group in runner.kv_groups)
+        self.preemption = Preemption(config.preemption_mode, has_host_memory=has_host_memory)
         self.scheduler = Scheduler(config, self.kv, self.preemption)
         self._prefill_tokens = min(config.token_budget, PREFILL_TOKENS)
         self.exchange = self.kv.exchange
+        if self.exchange is not None:
+            self.exchange.keeps = config.role != "prefill"
         self._connector = connector
         self._fetch_wait_s = FETCH_WAIT_S
         self.groups: dict[int, RequestGroup] = {}
@@ -123,21 +125,31 @@ class EngineCore:
 
     def add(self, request: Request) -> int:
         """Queue a checked request (see engine.admission); returns its uid. Raises EngineDead, InvalidRequest."""
+        self.take_in(request)
+        self.enqueue(request)
+        return request.uid
+
+    def take_in(self, request: Request) -> int:
+        """Number a checked request that will be queued. Raises InvalidRequest."""
         if request.params.beam_width:
-            check_beams(
-                request, n_blocks=self.scheduler.n_usable, block_size=self.kv.block_size,
-                max_num_seqs=self.scheduler.max_num_seqs, max_model_len=self.max_model_len,
-            )  # fmt: skip
+            check_beams(request, self.kv, max_num_seqs=self.scheduler.max_num_seqs, max_model_len=self.max_model_len)
         with self._uid_lock:
             request.uid = self._next_uid
             self._next_uid += 1
-        self._post(lambda: self._add(request))
         return request.uid
+
+    def enqueue(self, request: Request) -> None:
+        """Queue a request that `take_in` has numbered. Raises EngineDead."""
+        self._post(lambda: self._add(request))
 
     def abort(self, uid: int) -> None:
         """End a request at the next step's start; nothing happens if it has ended already."""
         with contextlib.suppress(EngineDead):
             self._post(lambda: self._abort(uid))
+
+    def ask(self, question: Callable[[EngineCore], T], reply: Callable[[T], None]) -> None:
+        """`reply` gets the answer to a question, which is put on the engine thread between two steps."""
+        self._post(lambda: reply(question(self)))
 
     def ask_stats(self, reply: Callable[[EngineStats], None]) -> None:
         """Call `reply` on the engine thread with a snapshot taken between two steps."""
@@ -147,13 +159,9 @@ class EngineCore:
         """Forget every cached block that no answer holds; `reply` gets their number."""
         self._post(lambda: reply(self.kv.evict_cached()))
 
-    def pins(self, reply: Callable[[dict[int, int]], None]) -> None:
-        """`reply` gets the blocks of each pin, by the uid of the request that made it."""
-        self._post(lambda: reply({uid: len(blocks) for uid, blocks in self.kv.pins.items()}))
-
     def unpin(self, uid: int, reply: Callable[[int], None]) -> None:
         """Lift a pin; `reply` gets the number of its blocks, 0 where there is none."""
-        self._post(lambda: reply(self.kv.unpin(uid)))
+        self._post(lambda: reply(self.kv.pins.unpin(uid)))
 
     def stop(self) -> None:
         """End `run` after the step under way; every live request ends with an error that says so."""
@@ -223,14 +231,15 @@ class EngineCore:
         plan = self.scheduler.schedule()
         if self._debug:
             self.scheduler.check_plan(plan)
-        if plan.moves:
+        if any(plan.moves):
             self._move(plan.moves)
         if self.exchange is not None:
             self.exchange.submit()
             if not plan.entries and self.exchange.is_fetching:
                 self._wait_for_inbox()
         if plan.stuck is not None:
-            self._end(self.groups[plan.stuck.request.uid], FinishReason.ERROR, "Its beams do not fit into the KV cache together.")
+            error = "Its tokens, or its beams together, do not fit into the KV cache."
+            self._end(self.groups[plan.stuck.request.uid], FinishReason.ERROR, error)
         if plan.entries:
             self._note_started(plan)
             self._flush()  # who waits learns at once that its prompt is being read
@@ -263,7 +272,7 @@ class EngineCore:
         deadline = time.monotonic() + STORE_REST_S
         while self.exchange.has_rest and (left_s := deadline - time.monotonic()) > 0:
             if self.exchange.has_stores:
-                if moves := self.kv.finish_plan(idle=True):
+                if any(moves := self.kv.finish_plan(idle=True)):
                     self._move(moves)
                 self.exchange.submit()
             else:
@@ -278,15 +287,19 @@ class EngineCore:
             if not self._inbox and not self._stopping:
                 self._wake.wait(self._fetch_wait_s)
 
-    def _move(self, moves: Moves) -> None:
+    def _move(self, moves: tuple[Moves, ...]) -> None:
         """A copy in memory that fails leaves the index wrong: that ends the engine."""
-        began = time.perf_counter()
+        began, before = time.perf_counter(), self.counters.to_host_bytes + self.counters.from_host_bytes
         try:
             self.runner.move(moves)
         except BaseException as error:  # KeyboardInterrupt too, where a person steps the engine
             self.error = error
             raise
-        self.preemption.note_copies(len(moves.demotions) + len(moves.promotions), time.perf_counter() - began)
+        for group, of_group in zip(self.kv.groups, moves, strict=True):
+            self.counters.to_host_bytes += len(of_group.demotions) * group.block_bytes
+            self.counters.from_host_bytes += len(of_group.promotions) * group.block_bytes
+        if n_bytes := self.counters.to_host_bytes + self.counters.from_host_bytes - before:
+            self.preemption.note_copies(n_bytes, time.perf_counter() - began)
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
         """End the requests that broke the step, all of its requests if that is unknown; the others compute theirs again."""
@@ -295,6 +308,8 @@ class EngineCore:
         log.error("A step failed; %d of its %d requests end with an error", len(broken), len(planned), exc_info=error)
         for uid in broken:
             self._end(self.groups[uid], FinishReason.ERROR, f"The model could not compute this answer: {error}")
+        if self.kv.has_states:  # those of the others may have gone on, and cannot go back
+            self.scheduler.put_back(entry.seq for entry in plan.entries)
         self._n_failed_steps += 1
         if self._n_failed_steps == MAX_FAILED_STEPS:
             raise error  # a device that has failed fails every step; only a new load may help
@@ -310,18 +325,8 @@ class EngineCore:
         self.groups[request.uid] = group
         self.counters.n_requests += 1
         self.scheduler.add(group.first)
-        if request.pins and (error := self._why_not_pinned(request)) is not None:
+        if request.pins and (error := self.kv.why_not_pinned(group.first)) is not None:
             self._end(group, FinishReason.ERROR, error)
-
-    def _why_not_pinned(self, request: Request) -> str | None:
-        if not self.kv.enable_caching:
-            return "Nothing can be pinned: the prefix cache is off."
-        n_blocks, most = len(request.prompt_token_ids) // self.kv.block_size, int(len(self.kv.pool.blocks) * PINNED_SHARE)
-        if n_blocks == 0:
-            return f"A prefix of less than a block ({self.kv.block_size} tokens) cannot be pinned."
-        if self.kv.n_pinned + n_blocks <= most:
-            return None
-        return f"{n_blocks} blocks cannot be pinned: {self.kv.n_pinned} are, and at most {most} may be."
 
     def _abort(self, uid: int) -> None:
         group = self.groups.get(uid)
@@ -347,6 +352,8 @@ class EngineCore:
                 seq.first_scheduled_s = time.monotonic()
                 self.counters.prefix_queries += seq.n_prompt
                 self.counters.cached_tokens += seq.n_cached
+                self.counters.cached_host_tokens += seq.n_from_host
+                self.counters.cached_disk_tokens += seq.n_from_disk
                 queued_s = seq.first_scheduled_s - seq.request.arrival_s
                 self._events.append(Started(seq.request.uid, seq.n_prompt, seq.n_cached, queued_s))
 
@@ -377,10 +384,12 @@ class EngineCore:
             self._append(group, seq, sampled)
             if seq.finish_reason is not None:
                 if seq is group.first and group.request.pins:
-                    if (error := self._why_not_pinned(group.request)) is not None:  # others were pinned meanwhile
+                    error = self.kv.why_not_pinned(seq)  # others were pinned meanwhile
+                    if error is None and not self.kv.pins.pin(seq):
+                        error = "What was to be pinned had to make room at once."
+                    if error is not None:
                         self._end(group, FinishReason.ERROR, error)
                         continue
-                    self.kv.pin(seq)
                 self.scheduler.remove(seq)
                 if group.finished:
                     self._end(group, FinishReason.STOP)
@@ -415,8 +424,8 @@ class EngineCore:
             beams.follow(beam, continuation)
 
     def _share(self, parent: Sequence, child: Sequence) -> None:
-        """A fork runs at once on its parent's blocks, or waits, where no more sequences may run."""
-        if self.scheduler.can_run_more(1):
+        """A fork runs at once on its parent's blocks, or waits: where no more may run, or a state would have to be cut back."""
+        if self.scheduler.can_run_more(1) and self.kv.can_fork(parent, child):
             self.kv.fork(parent, child)
             self.scheduler.add_running(child)
         else:

@@ -23,7 +23,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: int
     kv_bytes: int
     n_blocks: int
+    """Of all KV groups."""
     block_size: int
+    kv_groups: str = ""
+    """Which layers the blocks are for, in words."""
     digest: str
+    kv_kind: str = ""
+    """Names what the KV depends on besides tokens; two servers of one kind can read each other's."""
     memory_note: str
     """How window and KV cache were fitted, in words."""

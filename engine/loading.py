@@ -20,9 +20,13 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ConfigError, ModelLoadError, TemplateError
 from engine.info import ModelInfo
+from engine.kv.connectors import Connectors
 from engine.kv.disk import DiskStore
 from engine.kv.disk_tier import DiskTier
 from engine.kv.hashing import root_key
+from engine.kv.shared import SharedStore
+from engine.kv.shared_folder import KIND_DIGITS, SharedFolder
+from engine.kv.shared_tier import SharedTier
 from engine.models.parts import Matrix
 from engine.runner.runner import ModelRunner, device_of
 from engine.text.template import ChatTemplate
@@ -36,6 +40,8 @@ log = logging.getLogger(__name__)
 
 DISK_MOST, DISK_SHARE = 8 << 30, 10
 """Disk for the KV cache: at most so many bytes, and so small a part of what is free."""
+SHARED_MOST, SHARED_SHARE = 2 << 30, 4
+"""As much of shared memory, for KV on its way to another process."""
 SMALL_WINDOW = 1024
 """Tokens below which a conversation is hardly possible, so that it is said loudly."""
 
@@ -98,6 +104,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size)
     except KernelMissing as error:
         raise ModelLoadError(f"{path}: {error.message}", error.hint) from error
+    kv_kind = root_key(runner.kv_extras | _origin(path)).hex()[:32]
     info = ModelInfo(
         name=path.stem if path.is_file() else path.name,
         path=str(path),
@@ -109,19 +116,30 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         n_params=runner.n_params,
         weights_bytes=runner.weights_bytes,
         kv_bytes=runner.kv_bytes,
-        n_blocks=runner.n_blocks,
-        block_size=config.block_size,
+        n_blocks=sum(group.n_blocks for group in runner.kv_groups),
+        block_size=runner.block_size,
+        kv_groups=_groups_in_words(runner),
         digest=runner.digest,
+        kv_kind=kv_kind,
         memory_note=runner.budget.why,
     )
     if info.max_model_len < min(SMALL_WINDOW, runner.model_config.max_position, config.max_model_len or SMALL_WINDOW):
         log.warning("The window has only %d tokens: %s", info.max_model_len, info.memory_note)
-    connector = _disk_tier(path, config, runner)
+    tiers = [tier for tier in (_shared_tier(kv_kind, config, runner), _disk_tier(kv_kind, config, runner)) if tier is not None]
+    connector = Connectors(*tiers) if len(tiers) > 1 else tiers[0] if tiers else None
     return Loaded(lambda emit: EngineCore(config, runner, tokenizer, emit, connector), tokenizer, template, info)
 
 
+def _groups_in_words(runner: ModelRunner) -> str:
+    return "; ".join(
+        f"{len(group.layers)} layers of {'a ' * (group.window > 0 or group.recurrent)}{group.name}: {group.n_blocks:,} blocks of "
+        + (f"{group.block_bytes / (1 << 20):.1f} MiB" if group.recurrent else f"{runner.block_size} tokens")
+        for group in runner.kv_groups
+    )
+
+
 def _origin(path: Path) -> dict[str, str]:
-    """What KV on disk depends on besides: the files as they are (weights' digests are of samples), and what computes."""
+    """What KV elsewhere depends on besides: the files as they are (weights' digests are of samples), and what computes."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     module = getattr(launch.native, "__file__", None)
     return {
@@ -131,18 +149,36 @@ def _origin(path: Path) -> dict[str, str]:
     }
 
 
-def _disk_tier(path: Path, config: EngineConfig, runner: ModelRunner) -> DiskTier | None:
-    """What keeps the prefix cache on disk, where there is a folder for it."""
-    if config.kv_disk_folder is None or config.kv_disk_space == 0 or not config.enable_prefix_caching or runner.host is None:
+def _shared_tier(kind: str, config: EngineConfig, runner: ModelRunner) -> SharedTier | None:
+    """What hands KV over to another process, or takes it, where that is this one's role. Raises ConfigError."""
+    if config.role == "both":
+        return None
+    if runner.host is None:
+        raise ConfigError(
+            f"role is {config.role}, but no host memory is left for what is handed over.", "Set --swap-space, 256MiB for example."
+        )
+    folder = SharedFolder(Path(config.kv_shared_folder) if config.kv_shared_folder else None)
+    space = config.kv_shared_space
+    if space is None:
+        space = min(SHARED_MOST, shutil.disk_usage(folder.path).free // SHARED_SHARE)
+    store = SharedStore(folder.kind(kind[:KIND_DIGITS]), space, config.kv_lease)
+    return SharedTier(folder, store, runner.host.buffers, hands_over=config.role == "prefill")
+
+
+def _disk_tier(kind: str, config: EngineConfig, runner: ModelRunner) -> DiskTier | None:
+    """What keeps the prefix cache on disk, where there is a folder for it. What a prefill server computes, others keep."""
+    if config.kv_disk_folder is None or config.kv_disk_space == 0 or not config.enable_prefix_caching or config.role == "prefill":
+        return None
+    if runner.host is None:
+        log.warning("The KV cache is not kept on disk: no host memory is left for what is on its way. Set --swap-space.")
         return None
     folder = Path(config.kv_disk_folder)
-    kind = root_key(runner.kv_extras | _origin(path)).hex()[:32]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         space = config.kv_disk_space
         if space is None:
             space = min(DISK_MOST, shutil.disk_usage(folder).free // DISK_SHARE)
-        store = DiskStore(folder, kind, runner.block_bytes, space)
+        store = DiskStore(folder, kind, space)
     except OSError as error:
         log.warning("The KV cache is not kept on disk: %s cannot be used: %s", folder, error)
         return None

@@ -11,24 +11,23 @@ SMOOTHING = 0.2
 class Preemption:
     """Chooses by what both would cost, from speeds that the engine measures as it goes."""
 
-    def __init__(self, mode: PreemptionMode, block_bytes: int, *, has_host_memory: bool) -> None:
+    def __init__(self, mode: PreemptionMode, *, has_host_memory: bool) -> None:
         self.copied_bytes_per_s: float | None = None
         self.prefilled_tokens_per_s: float | None = None
         self._mode = mode
-        self._block_bytes = block_bytes
         self._has_host_memory = has_host_memory
 
-    def swaps(self, n_tokens: int, n_blocks: int) -> bool:
-        """Whether to swap a sequence whose n_blocks hold n_tokens. Before anything was measured copies count as cheaper."""
+    def swaps(self, n_tokens: int, n_bytes: int) -> bool:
+        """Whether to swap a sequence whose n_tokens take n_bytes. Before anything was measured copies count as cheaper."""
         if self._mode != "auto" or not self._has_host_memory:
             return self._mode == "swap"
         if self.copied_bytes_per_s is None or self.prefilled_tokens_per_s is None:
             return True
-        copy_s = 2 * n_blocks * self._block_bytes / self.copied_bytes_per_s
+        copy_s = 2 * n_bytes / self.copied_bytes_per_s
         return copy_s < n_tokens / self.prefilled_tokens_per_s
 
-    def note_copies(self, n_blocks: int, seconds: float) -> None:
-        self.copied_bytes_per_s = _mean(self.copied_bytes_per_s, n_blocks * self._block_bytes, seconds)
+    def note_copies(self, n_bytes: int, seconds: float) -> None:
+        self.copied_bytes_per_s = _mean(self.copied_bytes_per_s, n_bytes, seconds)
 
     def note_prefill(self, n_tokens: int, seconds: float) -> None:
         self.prefilled_tokens_per_s = _mean(self.prefilled_tokens_per_s, n_tokens, seconds)

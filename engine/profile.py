@@ -74,20 +74,13 @@ class _Stopped(Exception):
     """Nobody waits for the result any more."""
 
 
-class _Profiler:
+class Parts:
     """Takes the time of a core's parts as it steps."""
 
-    def __init__(self, core: EngineCore, config: EngineConfig) -> None:
-        self._core = core
-        self._most_seqs = config.max_num_seqs
-        self._chunk = config.token_budget
-        self._seconds: dict[str, float] = defaultdict(float)
-        """Of the step under way."""
-        self._random = random.Random(0)
-        self.stopped = False
-        """Set from another thread: no further step is profiled."""
-        self._recorded = core.runner.recorded
-        step = self._recorded or core.runner.eager
+    def __init__(self, core: EngineCore) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        """By part (see Case.parts), since it was cleared last."""
+        step = core.runner.recorded or core.runner.eager
         for name, owner, method in (
             ("schedule", core.scheduler, "schedule"),
             ("prepare", step, "prepare"),
@@ -98,6 +91,28 @@ class _Profiler:
             ("emit", core, "_emit"),
         ):
             setattr(owner, method, self._timed(name, getattr(owner, method)))
+
+    def _timed(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return fn(*args)
+            finally:
+                self.seconds[name] += time.perf_counter() - began
+
+        return timed
+
+
+class _Profiler:
+    def __init__(self, core: EngineCore, config: EngineConfig) -> None:
+        self._core = core
+        self._most_seqs = config.max_num_seqs
+        self._chunk = config.token_budget
+        self._parts = Parts(core)
+        self._random = random.Random(0)
+        self.stopped = False
+        """Set from another thread: no further step is profiled."""
+        self._recorded = core.runner.recorded
         for recording in self._recordings():
             recording.time_operators()
 
@@ -113,7 +128,7 @@ class _Profiler:
         """Whether the cache has room for so many answers, of which the first ones grow while the others' prompts are read."""
         prefill_steps = n_seqs * self._n_prompt // max(1, self._chunk - n_seqs)
         n_blocks = -(-(self._n_prompt + prefill_steps + 2) // self._core.kv.block_size)
-        return n_seqs <= self._most_seqs and n_seqs * n_blocks < 0.95 * len(self._core.kv.pool.blocks)
+        return n_seqs <= self._most_seqs and n_seqs * n_blocks < 0.95 * len(self._core.kv.memories[0].pool.blocks)
 
     def _decode(self, n_seqs: int, n_steps: int) -> Case:
         scheduler = self._core.scheduler
@@ -150,14 +165,14 @@ class _Profiler:
             if self.stopped:
                 raise _Stopped
             before_step()
-            self._seconds.clear()
+            self._parts.seconds.clear()
             before = self._operators()
             began = time.perf_counter()
             self._core.step()
             steps["step"].append(time.perf_counter() - began)
-            for name, seconds in self._seconds.items():
+            for name, seconds in self._parts.seconds.items():
                 steps[name].append(seconds)
-            steps["rest"].append(steps["step"][-1] - sum(self._seconds.values()))
+            steps["rest"].append(steps["step"][-1] - sum(self._parts.seconds.values()))
             for name, seconds in self._operators().items():
                 operators[name].append(seconds - before[name])
         self._end_all()
@@ -175,16 +190,6 @@ class _Profiler:
         for uid in self._core.groups:
             self._core.abort(uid)
         self._core.step()
-
-    def _timed(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return fn(*args)
-            finally:
-                self._seconds[name] += time.perf_counter() - began
-
-        return timed
 
     def _recordings(self) -> tuple[Any, ...]:
         return self._recorded.recordings if self._recorded is not None else ()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import bisect
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
+from engine.kv import laws
 from engine.kv.manager import KVManager
 from engine.preemption import Preemption
 from engine.types import Entry, Sequence, Status, StepPlan
@@ -32,7 +34,6 @@ class _Draft:
     budget: int
     """Tokens left; below zero after an uncut prompt that exceeds the step's budget."""
     entries: dict[Sequence, Entry] = field(default_factory=dict)
-    copies: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     n_prefills: int = 0
 
@@ -50,12 +51,6 @@ class Scheduler:
         self.max_num_seqs = config.max_num_seqs
         self._token_budget = config.token_budget
         self._chunked = config.enable_chunked_prefill
-        self._headroom = max(1, len(kv.pool.blocks) // 100)
-
-    @property
-    def n_usable(self) -> int:
-        """Blocks that one request may have while others run."""
-        return len(self.kv.pool.blocks) - self._headroom
 
     @property
     def n_preemptions(self) -> int:
@@ -104,26 +99,27 @@ class Scheduler:
             self._admit(draft)
         for seq in prefills:  # what nobody else could use
             if seq in draft.entries and draft.budget > 0 and (rest := seq.n_wanted - draft.entries[seq].n_query):
-                self._plan(draft, seq, draft.entries[seq].n_query + min(rest, draft.budget))
+                self._plan(draft, seq, draft.entries[seq].n_query + min(rest, draft.budget), preempt=False)
         stuck = None
         if not (draft.entries or draft.preempted) and self.waiting and not self.kv.is_fetching:
             stuck = self._make_way(draft)
         moves = self.kv.finish_plan(idle=not draft.entries)
-        return StepPlan(tuple(draft.entries.values()), tuple(draft.copies), tuple(draft.preempted), moves, stuck)
+        return StepPlan(tuple(draft.entries.values()), tuple(draft.preempted), moves, stuck)
 
     def _make_way(self, draft: _Draft) -> Sequence | None:
         """Nothing that runs can go on: make room for the first that waits. Returns it where there will never be any.
 
         What runs are beams that wait for others of their search, and what they hold is what those, or who is before them, need.
+        Where nothing runs, the first does not fit at all.
         """
         first = self.waiting[0]
         if self.kv.pins:
             uid = next(iter(self.kv.pins))
             log.warning("The pin of request %d is lifted: a request needs more of the KV cache than pins leave", uid)
-            self.kv.unpin(uid)
+            self.kv.pins.unpin(uid)
         elif self.running and _order(last := max(self.running, key=_order)) > _order(first):
             self._preempt(draft, last)
-        elif self.running:
+        else:
             return first
         return None
 
@@ -134,32 +130,42 @@ class Scheduler:
         is_long = seq.n_wanted > LONG_STEPS * self._token_budget
         return min(seq.n_wanted, -(-draft.budget // 2) if shared and is_long else draft.budget)
 
-    def _plan(self, draft: _Draft, seq: Sequence, n: int) -> None:
-        """Put n tokens of a running sequence into the plan, if blocks can be had for them."""
-        if n > 0 and self._reserve_or_preempt(seq, n, draft):
+    def _plan(self, draft: _Draft, seq: Sequence, n: int, *, preempt: bool = True) -> None:
+        """Put up to n tokens of a running sequence into the plan, if blocks can be had for them."""
+        n = self.kv.until_border(seq, n)
+        if n > 0 and (self._reserve_or_preempt(seq, n, draft) if preempt else self.kv.reserve(seq, n)):
             before = draft.entries.get(seq)
             draft.budget -= n - (before.n_query if before else 0)
             draft.n_prefills += before is None and seq.n_wanted > 1
             draft.entries[seq] = self._entry(seq, n)
 
     def _reserve_or_preempt(self, seq: Sequence, n: int, draft: _Draft) -> bool:
-        while (copies := self.kv.reserve(seq, n)) is None:
+        while not self.kv.reserve(seq, n):
             victim = max((other for other in self.running if other not in draft.entries), key=_order)
             self._preempt(draft, victim)
             if victim is seq:
                 return False
-        draft.copies += copies
         return True
 
     def _preempt(self, draft: _Draft, seq: Sequence) -> None:
         draft.preempted.append(seq)
-        self.running.remove(seq)
-        if self._preemption.swaps(seq.n_computed, len(seq.block_ids)):
+        if self._preemption.swaps(seq.n_computed, self.kv.n_bytes(seq)):
             self.kv.swap_out(seq)
             self.n_swaps += 1
         else:
             self.kv.drop(seq)
             self.n_recomputes += 1
+        self._wait_again(seq)
+
+    def put_back(self, seqs: Iterable[Sequence]) -> None:
+        """Those of these that run compute again what nobody knows of them: what they hold may be wrong."""
+        for seq in seqs:
+            if seq.status is Status.RUNNING:
+                self.kv.drop(seq)
+                self._wait_again(seq)
+
+    def _wait_again(self, seq: Sequence) -> None:
+        self.running.remove(seq)
         seq.generation += 1
         seq.n_preemptions += 1
         seq.status = Status.PREEMPTED
@@ -175,20 +181,21 @@ class Scheduler:
             if self.kv.waits(seq):
                 held_back += 1
                 continue
-            hits = self.kv.match(seq)
-            if self.kv.is_being_computed(seq, hits) or self.kv.fetch(seq, hits):
+            match = self.kv.match(seq)
+            if self.kv.is_being_computed(seq, match) or self.kv.fetch(seq, match):
                 held_back += 1
                 continue
-            n_wanted = len(seq.token_ids) - self.kv.n_known(seq, hits)
+            n_wanted = len(seq.token_ids) - match.n_tokens
             if not self._chunked and draft.n_prefills and n_wanted > draft.budget:
                 break
-            if not self.kv.admit(seq, hits, self._headroom if self.running else 0):
+            if not self.kv.admit(seq, match, beside_others=bool(self.running)):
                 break
             del self.waiting[held_back]
             if seq.status is Status.WAITING:
                 seq.n_cached = seq.n_computed
+                seq.n_from_host, seq.n_from_disk = self.kv.from_tiers(seq, match)
             self.add_running(seq)
-            self._plan(draft, seq, self._share(draft, seq, shared=bool(self.waiting)))
+            self._plan(draft, seq, self._share(draft, seq, shared=bool(self.waiting)), preempt=False)
 
     def _entry(self, seq: Sequence, n: int) -> Entry:
         samples = n == seq.n_wanted
@@ -204,23 +211,27 @@ class Scheduler:
 
     def check_plan(self, plan: StepPlan) -> None:
         """Assert law d: whatever the plan writes belongs to one sequence and has no key; and that copies do not interfere."""
-        sources = {source for source, _ in plan.copies}
-        destinations = [destination for _, destination in plan.copies]
-        assert len(set(destinations)) == len(destinations) and not sources & set(destinations), f"copies clash: {plan.copies}"
-        slots = [slot for _, slot in plan.moves.demotions]
-        assert len(set(slots)) == len(slots), f"two blocks go to one host slot: {plan.moves.demotions}"
-        arriving = [block_id for _, block_id in plan.moves.promotions]
-        assert len(set(arriving)) == len(arriving), f"two host slots go to one block: {plan.moves.promotions}"
+        for moves in plan.moves:
+            sources = {source for source, _ in moves.copies}
+            destinations = [destination for _, destination in moves.copies]
+            assert len(set(destinations)) == len(destinations) and not sources & set(destinations), (
+                f"copies clash: {moves.copies}"
+            )
+            slots = [slot for _, slot in moves.demotions]
+            assert len(set(slots)) == len(slots), f"two blocks go to one host slot: {moves.demotions}"
+            arriving = [block_id for _, block_id in moves.promotions]
+            assert len(set(arriving)) == len(arriving), f"two host slots go to one block: {moves.promotions}"
         for entry in plan.entries:
-            size = self.kv.block_size
-            for block_id in entry.seq.block_ids[entry.start // size : -(-(entry.start + entry.n_query) // size)]:
-                block = self.kv.pool.blocks[block_id]
-                assert block.refs == 1 and block.key is None, f"block {block_id} is written, but others may read it"
+            for memory, table in zip(self.kv.memories, entry.seq.tables, strict=True):
+                written = memory.group.written(entry.start, entry.start + entry.n_query, self.kv.block_size)
+                for block_id in table[written.start : written.stop]:
+                    block = memory.pool.blocks[block_id]
+                    assert block.refs == 1 and block.key is None, f"block {block_id} is written, but others may read it"
 
     def check(self) -> None:
         """Assert the laws of the blocks, and that statuses and queues agree."""
         assert all(seq.status is Status.RUNNING for seq in self.running)
-        assert all(seq.status in (Status.WAITING, Status.PREEMPTED) and not seq.block_ids for seq in self.waiting)
+        assert all(seq.status in (Status.WAITING, Status.PREEMPTED) and not seq.tables for seq in self.waiting)
         assert len(self.running) <= self.max_num_seqs
         assert self.running == sorted(self.running, key=_order) and self.waiting == sorted(self.waiting, key=_order)
-        self.kv.check(self.running)
+        laws.check(self.kv, self.running)

@@ -7,6 +7,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+from engine.kv.connector import Holdings
+from engine.kv.manager import KVManager
+from engine.kv.memory import GroupMemory
 from engine.scheduler import Scheduler
 from engine.stats import BlockState, EngineCounters, EngineStats, RequestStats
 from engine.types import FinishReason, Sequence
@@ -23,6 +26,10 @@ class Counters:
     n_failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    cached_host_tokens: int = 0
+    cached_disk_tokens: int = 0
+    to_host_bytes: int = 0
+    from_host_bytes: int = 0
     output_tokens: int = 0
     prefix_queries: int = 0
     busy_s: float = 0.0
@@ -47,21 +54,19 @@ def _request_stats(seq: Sequence, now: float) -> RequestStats:
         n_cached=seq.n_cached,
         n_computed=seq.n_computed,
         n_output=seq.n_output,
-        n_blocks=len(seq.block_ids),
+        n_blocks=sum(block_id >= 0 for table in seq.tables for block_id in table),
         age_s=now - seq.request.arrival_s,
         ttft_s=seq.first_token_s - seq.request.arrival_s if seq.first_token_s is not None else None,
         tok_s=(seq.n_output - 1) / since_first if seq.n_output > 1 and since_first > 0 else 0.0,
     )
 
 
-def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, last_step_tokens: int) -> EngineStats:
-    """The engine as it stands now; call on the engine thread, between two steps."""
-    now = time.monotonic()
-    pool, exchange = scheduler.kv.pool, scheduler.kv.exchange
-    states = bytearray(len(pool.blocks))
-    n_pins = dict(Counter(block.id for pin in scheduler.kv.pins.values() for block in pin))
-    for block in pool.blocks:
-        n_tables = block.refs - n_pins.get(block.id, 0)
+def _block_states(memory: GroupMemory, kv: KVManager) -> bytes:
+    """One BlockState for each block of a group."""
+    states = bytearray(len(memory.pool.blocks))
+    n_pins = Counter(block_id for table in kv.pins.tables(memory) for block_id in table)
+    for block in memory.pool.blocks:
+        n_tables = block.refs - n_pins[block.id] if n_pins else block.refs
         if n_tables > 1:
             states[block.id] = BlockState.SHARED
         elif n_tables == 1:
@@ -70,36 +75,75 @@ def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, la
             states[block.id] = BlockState.PINNED
         elif block.key is not None:
             states[block.id] = BlockState.CACHED
-    owners = [-1] * len(pool.blocks)
-    for seq in scheduler.running:
-        for block_id in seq.block_ids:
-            owners[block_id] = seq.request.uid
-    n_shared, n_cached = states.count(BlockState.SHARED), states.count(BlockState.CACHED)
-    n_used = n_shared + states.count(BlockState.USED)
-    n_pinned = states.count(BlockState.PINNED)
+    return bytes(states)
+
+
+def _room(scheduler: Scheduler) -> tuple[int, int]:
+    """Tokens for which the blocks that are in tables of attention layers have room, and those that no answer has.
+
+    Of a block that several hold, room that none of them fills.
+    """
+    n_all = n_empty = 0
     size = scheduler.kv.block_size
+    for g, group in enumerate(scheduler.kv.groups):
+        empty: dict[int, int] = {}
+        for seq in scheduler.running if not group.recurrent else ():
+            for i, block_id in enumerate(seq.tables[g]):
+                if block_id >= 0:
+                    n_filled = min(size, max(0, len(seq.token_ids) - i * size))
+                    empty[block_id] = min(empty.get(block_id, size), size - n_filled)
+        n_all += len(empty) * size
+        n_empty += sum(empty.values())
+    return n_all, n_empty
+
+
+def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, last_step_tokens: int) -> EngineStats:
+    """The engine as it stands now; call on the engine thread, between two steps."""
+    now = time.monotonic()
+    kv = scheduler.kv
+    states, owners = bytearray(), []
+    for g, memory in enumerate(kv.memories):
+        states += _block_states(memory, kv)
+        of_group = [-1] * len(memory.pool.blocks)
+        for seq in scheduler.running:
+            for block_id in seq.tables[g]:
+                if block_id >= 0:
+                    of_group[block_id] = seq.request.uid
+        owners += of_group
+    n_shared, n_cached, n_pinned = (states.count(s) for s in (BlockState.SHARED, BlockState.CACHED, BlockState.PINNED))
+    n_used = n_shared + states.count(BlockState.USED)
+    held = kv.exchange.holdings() if kv.exchange else Holdings()
+    n_room_tokens, n_wasted_tokens = _room(scheduler)
     return EngineStats(
         time_s=now,
         n_running=len(scheduler.running),
         n_waiting=len(scheduler.waiting),
-        n_blocks=len(pool.blocks),
-        n_free=len(pool.blocks) - n_used - n_cached - n_pinned,
+        n_blocks=len(states),
+        n_free=states.count(BlockState.FREE),
         n_cached=n_cached,
         n_shared=n_shared,
         n_used=n_used,
-        n_wasted_tokens=sum(max(0, len(seq.block_ids) * size - len(seq.token_ids)) for seq in scheduler.running),
+        n_room_tokens=n_room_tokens,
+        n_wasted_tokens=n_wasted_tokens,
         n_pinned=n_pinned,
-        n_host_blocks=scheduler.kv.host.n_slots,
-        n_host_used=scheduler.kv.host.n_used,
-        block_size=scheduler.kv.block_size,
+        n_host_blocks=sum(memory.host.n_slots for memory in kv.memories),
+        n_host_used=sum(memory.host.n_used for memory in kv.memories),
+        n_disk_blocks=held.n_blocks,
+        disk_bytes=held.n_bytes,
+        disk_most_bytes=held.most_bytes,
+        block_size=kv.block_size,
         counters=EngineCounters(
             n_preemptions=scheduler.n_preemptions,
             n_swaps=scheduler.n_swaps,
-            n_demoted=scheduler.kv.n_demoted,
-            n_promoted=scheduler.kv.n_promoted,
-            n_stored=exchange.n_stored if exchange else 0,
-            n_fetched=exchange.n_fetched if exchange else 0,
-            n_evictions=pool.n_evicted,
+            n_demoted=sum(memory.n_demoted for memory in kv.memories),
+            n_promoted=sum(memory.n_promoted for memory in kv.memories),
+            n_stored=kv.exchange.n_stored if kv.exchange else 0,
+            n_fetched=kv.exchange.n_fetched if kv.exchange else 0,
+            n_evictions=sum(memory.pool.n_evicted for memory in kv.memories),
+            n_host_evictions=sum(memory.host.n_evicted for memory in kv.memories),
+            to_disk_bytes=held.written_bytes,
+            from_disk_bytes=held.read_bytes,
+            n_damaged=held.n_damaged,
             **dataclasses.asdict(counters),
         ),
         last_step_s=last_step_s,

@@ -38,7 +38,7 @@ class EngineCounters(msgspec.Struct, frozen=True, kw_only=True):
     n_promoted: int = 0
     """Blocks copied back from there."""
     n_stored: int = 0
-    """Blocks given to the connector, a disk mostly."""
+    """Blocks given to the connector: a disk, or another process."""
     n_fetched: int = 0
     """Blocks that it brought."""
     n_requests: int = 0
@@ -50,7 +50,11 @@ class EngineCounters(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     """Prompt tokens computed, chunk by chunk; those found in the cache are not among them."""
     cached_tokens: int = 0
-    """Prompt tokens that admission found in the prefix cache."""
+    """Prompt tokens that admission found in the prefix cache, wherever they lay."""
+    cached_host_tokens: int = 0
+    """Of those: that had to come back from host memory."""
+    cached_disk_tokens: int = 0
+    """Of those: that the connector brought."""
     output_tokens: int = 0
     """Tokens accepted into answers."""
     prefix_queries: int = 0
@@ -59,6 +63,15 @@ class EngineCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds spent in steps; its rise over a span is the device's utilisation."""
     n_evictions: int = 0
     """Cached blocks that lost their content to a new owner."""
+    n_host_evictions: int = 0
+    """Copies in host memory that made room."""
+    to_host_bytes: int = 0
+    """Copied to host memory, for what is to go to the disk too."""
+    from_host_bytes: int = 0
+    to_disk_bytes: int = 0
+    from_disk_bytes: int = 0
+    n_damaged: int = 0
+    """Files and blocks on the disk that were not what had been written, and were missed."""
 
 
 class RequestStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +115,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks in more than one table."""
     n_used: int
     """Blocks in at least one table."""
+    n_room_tokens: int = 0
+    """Tokens for which those of attention layers have room."""
     n_wasted_tokens: int = 0
-    """Room in those for tokens that their answers do not have yet."""
+    """Of those, tokens that no answer has yet."""
     block_size: int
     """Tokens of one block."""
     counters: EngineCounters
@@ -112,6 +127,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     n_host_blocks: int = 0
     """Slots of host memory for blocks that leave the cache."""
     n_host_used: int = 0
+    n_disk_blocks: int = 0
+    """Blocks on the disk that this engine can load."""
+    disk_bytes: int = 0
+    """What the disk holds, for other models too."""
+    disk_most_bytes: int = 0
+    """What it may hold; 0 where there is none."""
     last_step_s: float = 0.0
     last_step_tokens: int = 0
     requests: list[RequestStats] = []
@@ -120,3 +141,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """One BlockState for each block, by block id."""
     owners: list[int] = []
     """uid of (one of) the request(s) that hold the block, by block id; -1 where none does."""
+
+    @property
+    def waste(self) -> float:
+        """Share of the room in used blocks that holds no token, 0 to 1."""
+        return self.n_wasted_tokens / self.n_room_tokens if self.n_room_tokens else 0.0

@@ -136,14 +136,23 @@ class Sequence:
     n_computed: int = 0
     n_cached: int = 0
     """Prompt tokens that the first admission found in the prefix cache."""
-    block_ids: list[int] = field(default_factory=list)
-    """The list is only ever appended to; any other change makes a new one, so that who copied it need not look again."""
+    n_from_host: int = 0
+    n_from_disk: int = 0
+    """Of those: that only host memory had, and that a connector brought."""
+    tables: list[list[int]] = field(default_factory=list)
+    """Of each KV group the ids of its blocks, -1 for those behind the window; none while it waits. A table is only ever
+    appended to or loses what is behind the window; any other change makes a new list, so that who copied it need not look
+    again."""
     block_keys: list[bytes] = field(default_factory=list)
     """Chained keys of the full blocks of `token_ids`, grown as tokens are committed."""
     n_published: int = 0
     """Leading blocks whose keys are in the cache's index."""
-    n_pending_end: int = 0
-    """Blocks n_published .. n_pending_end are announced as being computed, so that others wait for them."""
+    announced: list[int] = field(default_factory=list)
+    """Numbers of the blocks that are announced as being computed, so that others wait for them; the next one last."""
+    borders: tuple[int, ...] = ()
+    """Of a model with a recurrent state: tokens after which it is kept for others, rising."""
+    last_state: bytes | None = None
+    """Key of the state that is kept of an answer until there is a later one."""
     fetched: bool = False
     """Whether a connector was asked for blocks of it, which happens once."""
     put_aside: PutAside | None = None
@@ -170,8 +179,11 @@ class Sequence:
         """Tokens whose KV does not exist yet: the rest of a prefill, or the one of a decode."""
         return len(self.token_ids) - self.n_computed
 
-    def replace_block(self, i: int, block_id: int) -> None:
-        self.block_ids = [*self.block_ids[:i], block_id, *self.block_ids[i + 1 :]]
+    def replace_block(self, group: int, i: int, block_id: int) -> list[int]:
+        """Returns the new table."""
+        table = self.tables[group]
+        self.tables[group] = [*table[:i], block_id, *table[i + 1 :]]
+        return self.tables[group]
 
 
 class Entry(Struct, frozen=True):
@@ -190,24 +202,25 @@ class Entry(Struct, frozen=True):
 
 
 class Moves(Struct, frozen=True):
-    """Copies of whole blocks between device and host memory; all demotions come before the first promotion."""
+    """Copies of whole blocks of one KV group, done in the order of the fields."""
 
     demotions: tuple[tuple[int, int], ...] = ()
     """(block, host slot)"""
     promotions: tuple[tuple[int, int], ...] = ()
     """(host slot, block)"""
+    copies: tuple[tuple[int, int], ...] = ()
+    """(source block, destination block)"""
 
     def __bool__(self) -> bool:
-        return bool(self.demotions or self.promotions)
+        return bool(self.demotions or self.promotions or self.copies)
 
 
 class StepPlan(Struct, frozen=True):
-    """What one step computes. `moves`, then `copies` (source block, destination block) are done before anything is written."""
+    """What one step computes. `moves`, one for each KV group, are done before anything is written."""
 
     entries: tuple[Entry, ...]
-    copies: tuple[tuple[int, int], ...]
     preempted: tuple[Sequence, ...]
-    moves: Moves = Moves()
+    moves: tuple[Moves, ...] = ()
     stuck: Sequence | None = None
     """A waiting sequence for which there will never be room beside those that wait for it: beams of one search."""
 
@@ -218,7 +231,7 @@ class StepPlan(Struct, frozen=True):
 
 @dataclass(slots=True)
 class StepInputs:
-    """A plan as tensors. n = tokens of the step, s = sequences, all on the model's device.
+    """A plan as tensors, as the layers of one KV group see it. n = tokens of the step, s = sequences, all on the model's device.
 
     Flat token rows are in entry order; entry i owns rows query_starts[i] .. query_starts[i + 1].
     """
@@ -232,9 +245,9 @@ class StepInputs:
     context_lens: torch.Tensor
     """int32 [s]: tokens with KV once this step has run (start + n_query)."""
     slots: torch.Tensor
-    """int64 [n]: block id * block size + offset where each token's K and V go."""
+    """int64 [n]: block id * block size + offset where each token's K and V go; unused where the group has a state."""
     block_tables: torch.Tensor
-    """int32 [s, most blocks of a sequence], padded with -1."""
+    """int32 [s, most blocks of a sequence], padded with -1; [s, 1] where the group has a state. Behind the window: any."""
     logit_rows: torch.Tensor
     """int64 [draws]: the last row of each entry that samples."""
 

@@ -14,23 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import conformance_sample
+from kernels import conformance_recurrent, conformance_sample
 from kernels.conformance_difference import difference
-from kernels.ops import BLOCKS, DENSE, GROUP_UNIT, SCALED, Impl, OpSpec, Scales, Weight
+from kernels.conformance_weights import random_weight
+from kernels.ops import SCALED, Impl, OpSpec, Scales, Weight
 from kernels.registry import implementations
 
 BLOCK_SIZE = 16
-_HALVES = {
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q8_0": (0,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-}
-"""Where a block's float16 scales lie: random bytes there would be NaN and infinities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,41 +76,6 @@ def _packed(value: Any, pack: Callable[[Weight], Any]) -> Any:
 def cases(op: str, spec: OpSpec) -> Iterator[Case]:
     """The cases of an operator for one spec."""
     return _CASES[op](spec)
-
-
-def random_weight(
-    qtype: str, n_out: int, n_in: int, generator: torch.Generator, group: int | None = None, *, zeros: bool = True
-) -> Weight:
-    """Values of about unit size in any weight type, every bit pattern of the packed integers possible, and of FP8 but for NaN.
-
-    group and zeros are for types in SCALED; of the usual groups, the largest that divides n_in is taken if none is given.
-    """
-    if qtype in DENSE:
-        return Weight(qtype, (n_out, n_in), torch.randn(n_out, n_in, generator=generator).to(DENSE[qtype]))
-    if qtype in SCALED:
-        group = group or next(size for size in (128, 64, GROUP_UNIT) if n_in % size == 0)
-        return _random_scaled(qtype, n_out, n_in, generator, group, zeros=zeros and qtype == "INT4")
-    n_values, n_bytes = BLOCKS[qtype]
-    blocks = torch.randint(0, 256, (n_out * n_in // n_values, n_bytes), dtype=torch.uint8, generator=generator)
-    for byte in _HALVES[qtype]:
-        scales = torch.randn(blocks.shape[0], 1, generator=generator) / 64
-        blocks[:, byte : byte + 2] = scales.half().view(torch.uint8)
-    return Weight(qtype, (n_out, n_in), blocks.view(n_out, -1))
-
-
-def _random_scaled(qtype: str, n_out: int, n_in: int, generator: torch.Generator, group: int, *, zeros: bool) -> Weight:
-    dtype, n_values = SCALED[qtype]
-    data = torch.randint(0, 256, (n_out, n_in // n_values), dtype=torch.uint8, generator=generator)
-    if qtype == "FP8":
-        data[data & 127 == 127] = 0
-    groups = n_out, n_in // group
-    return Weight(
-        qtype,
-        (n_out, n_in),
-        data.view(dtype),
-        torch.randn(groups, generator=generator) * {"INT4": 1 / 8, "INT8": 1 / 64, "FP8": 1 / 64, "NF4": 1.0}[qtype],
-        torch.randint(0, 17, groups, dtype=torch.uint8, generator=generator) if zeros else None,
-    )
 
 
 def _to(device: str, *values: Any) -> tuple[Any, ...]:
@@ -318,10 +273,11 @@ def _rope_cases(spec: OpSpec) -> Iterator[Case]:
             if n > 1:
                 heads[0, -1] = 0  # the last head of v
             if n == 8 and spec.dtype == torch.float32:
-                heads *= 1e5  # beyond float16
-            caches = new_caches(spec, 6, BLOCK_SIZE, n_kv_heads, by_dims=by_dims)
-            scales = new_scales(spec, 6, BLOCK_SIZE, n_kv_heads, by_dims=by_dims)
-            slots = torch.randperm(6 * BLOCK_SIZE, generator=g)[:n]
+                heads *= 1e5  # beyond float16 and E4M3
+            size = 64 if n == 8 else BLOCK_SIZE
+            caches = new_caches(spec, 6, size, n_kv_heads, by_dims=by_dims)
+            scales = new_scales(spec, 6, size, n_kv_heads, by_dims=by_dims)
+            slots = torch.randperm(6 * size, generator=g)[:n]
             slots[1::3] = -1
             return q, k, v, positions, angles.cos(), angles.sin(), *caches, slots, scales
 
@@ -343,8 +299,9 @@ def _copy_cases(spec: OpSpec) -> Iterator[Case]:
     for pairs, by_dims in (((), False), (((0, 5),), True), (((3, 1), (4, 2), (3, 0)), False), (((3, 1), (4, 2), (3, 0)), True)):
 
         def build(g: torch.Generator, pairs: tuple[tuple[int, int], ...] = pairs, by_dims: bool = by_dims) -> tuple[Any, ...]:
-            caches = new_caches(spec, 6, BLOCK_SIZE, 2, by_dims=by_dims)
-            scales = new_scales(spec, 6, BLOCK_SIZE, 2, by_dims=by_dims)
+            size = 64 if by_dims else BLOCK_SIZE
+            caches = new_caches(spec, 6, size, 2, by_dims=by_dims)
+            scales = new_scales(spec, 6, size, 2, by_dims=by_dims)
             set_random(caches, scales, (torch.arange(6),), g)
             return *caches, pairs, scales
 
@@ -362,16 +319,20 @@ BATCHES: dict[str, tuple[tuple[int, int], ...]] = {
     "one token": ((1, 1),),
     "decodes at block edges": ((1, 15), (1, 16), (1, 17), (1, 32), (1, 33)),
     "whole prompts": ((1, 1), (15, 15), (16, 16), (33, 33)),
+    "decodes at edges of large blocks": ((1, 63), (1, 64), (1, 65), (1, 127), (1, 128), (1, 129)),
     "chunks beside decodes": ((1, 70), (20, 36), (0, 0), (1, 1), (7, 64), (0, 20), (17, 17)),
     "long context": ((1, 700), (3, 300)),
     "longer context": ((1, 257), (13, 1100), (1, 256)),
 }
 """Name -> (query rows, context) of each sequence."""
 
-_SHAPES = ((6, 2, BLOCK_SIZE, False), (4, 4, BLOCK_SIZE, True), (14, 2, 32, True), (9, 3, 8, True), (50, 1, 128, True))
+_SHAPES = (
+    *((6, 2, BLOCK_SIZE, False), (4, 4, BLOCK_SIZE, True), (14, 2, 32, True)),
+    *((12, 3, 64, True), (9, 3, 8, True), (50, 1, 128, True)),
+)
 """Heads, KV heads, block size, by_dims: groups that fill no register tile evenly, and one that is larger than any tile.
 
-Each batch has two of them."""
+Each batch has two of them: that of large blocks' edges those of 64 and 128."""
 
 
 def attention_arguments(
@@ -414,7 +375,7 @@ def _attention_cases(spec: OpSpec) -> Iterator[Case]:
                     spec, batch, g, *shape
                 ),
             )
-    if spec.kv_dtype.is_floating_point:
+    if spec.kv_dtype in (torch.float32, torch.float16, torch.bfloat16):  # the others have no infinity
         yield _case(spec, "keys of -infinity", lambda g: _infinite_keys(spec, g))
     if _is_far(spec):
         yield from (_far_case(spec, _far_attention, (), by_dims=by_dims) for by_dims in (False, True))
@@ -490,4 +451,8 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "penalize": _built(conformance_sample.penalize_cases, 0),
     "logprobs": _built(conformance_sample.logprobs_cases),
     "uniform": _built(conformance_sample.uniform_cases),
+    **{
+        op: lambda spec, builds=builds, state=state: (_case(spec, name, build, state) for name, build in builds(spec))
+        for op, (builds, state) in conformance_recurrent.CASES.items()
+    },
 }

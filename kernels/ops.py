@@ -3,7 +3,9 @@
 Caches may have any strides: their shape says what is where, the storage decides how it lies in memory. Those of int8 have
 scales, (k's, v's), each float32 [n_blocks, block_size, Hkv] with strides of its own: a value is its int8 times the scale of
 its token and head. Float32 takes two bytes more than float16 of the 66 that a head of 64 takes, but scales of any key are
-neither infinite nor coarse. Other caches have None for scales.
+neither infinite nor coarse. Other caches have None for scales. float8_e4m3fn (E4M3 of arXiv:2209.05433) is one of them: it
+rounds to four significant bits at any magnitude from 2^-6 to 448, so that scales would widen its range and sharpen nothing,
+for the memory that int8 takes.
 
 Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
 heads, which divide H, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in
@@ -229,8 +231,9 @@ class RopeAndWriteKV(Protocol):
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
     stay. k's own memory may be reused.
 
-    Into float16, what is larger in magnitude than 65504, infinities too, is written as 65504 with its sign: one score that is
-    not exact does less harm than one that is infinite. NaN stays NaN.
+    Into floating-point types numbers are rounded to the nearest, ties to even, subnormal ones too; NaN stays NaN. Into float16
+    and float8_e4m3fn, what is larger in magnitude than their largest number, 65504 or 448, infinities too, is written as that
+    number with its sign: one score that is not exact does less harm than one that is infinite, or NaN, for E4M3 has no infinity.
 
     Into int8, x [D] of one token and head, after rotation, is written as round(x / scale) with ties to even, within -127 ..
     127, and its scale as max |x| / 127. Where that is 0 all are written as 0; where x is not finite too, and its scale as NaN.
@@ -275,6 +278,76 @@ class PagedAttention(Protocol):
         window: int = 0,
         soft_cap: float = 0.0,
         scales: Scales | None = None,
+    ) -> Tensor: ...
+
+
+class CausalConv(Protocol):
+    """A convolution of each channel over the last W tokens of its own sequence, then x * sigmoid(x); [n, C].
+
+    x [n, C], weight [C, W], whose last column is for the token itself, bias [C] or None. state float32 [n_blocks, C, W - 1] has
+    the last W - 1 inputs of each channel, and is written in place. query_starts int32 [s + 1] and context_lens int32 [s] as of
+    paged_attention; state_ids int32 [s]: the block of each sequence's state, which nobody else has. A sequence whose rows begin
+    at position 0 begins with zeros, whatever its block holds; one without rows leaves it as it is.
+    """
+
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor,
+        query_starts: Tensor,
+        context_lens: Tensor,
+        state_ids: Tensor,
+    ) -> Tensor: ...
+
+
+class DeltaRule(Protocol):
+    """The gated delta rule (arXiv:2412.06464), token by token; [n, H, V].
+
+    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, each divided
+    by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
+    S' = exp(-exp(log_rate) softplus(a + bias)) S, then S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in
+    CausalConv.
+    """
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        a: Tensor,
+        b: Tensor,
+        log_rates: Tensor,
+        bias: Tensor,
+        state: Tensor,
+        query_starts: Tensor,
+        context_lens: Tensor,
+        state_ids: Tensor,
+    ) -> Tensor: ...
+
+
+class StateScan(Protocol):
+    """The state space of Mamba-2 (arXiv:2405.21060), token by token; [n, H, V].
+
+    x [n, H, V], steps [n, H], b and c [n, G, K], log_rates, bias and skip [H]; head h uses b and c of group h * G // H. With
+    step' = softplus(step + bias), state float32 [n_blocks, H, K, V] S, in place, becomes
+    exp(-exp(log_rate) step') S + b (step' x); the result is c S + skip * x. The rest is as in CausalConv.
+    """
+
+    def __call__(
+        self,
+        x: Tensor,
+        steps: Tensor,
+        b: Tensor,
+        c: Tensor,
+        log_rates: Tensor,
+        bias: Tensor,
+        skip: Tensor,
+        state: Tensor,
+        query_starts: Tensor,
+        context_lens: Tensor,
+        state_ids: Tensor,
     ) -> Tensor: ...
 
 
@@ -363,6 +436,9 @@ OPERATORS: dict[str, type] = {
     "rms_norm_add": RMSNormAdd,
     "rope_and_write_kv": RopeAndWriteKV,
     "paged_attention": PagedAttention,
+    "causal_conv": CausalConv,
+    "delta_rule": DeltaRule,
+    "state_scan": StateScan,
     "silu_mul": GatedActivation,
     "gelu_tanh_mul": GatedActivation,
     "copy_blocks": CopyBlocks,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +30,11 @@ def pagewell_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
         monkeypatch.delenv(name)
     monkeypatch.setenv("PAGEWELL_HOME", str(home))
     return home
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory where there is one, with a short path: sockets may lie there, whose paths cannot be long."""
+    folder = Path(tempfile.mkdtemp(prefix="pw", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    yield folder
+    shutil.rmtree(folder)

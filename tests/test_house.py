@@ -147,7 +147,7 @@ def test_without_git_the_same_files_are_found() -> None:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/building.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/connectors.md", "docs/building.md"])
 def test_every_path_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     folders = "|".join((*PACKAGES, "installers", "tests", "docs"))

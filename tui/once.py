@@ -49,7 +49,9 @@ def print_frame(frame: Frame, console: Console) -> None:
         f"TTFT p50 {text.duration(latency.ttft_p50_s)} p95 {text.duration(latency.ttft_p95_s)}, "
         f"ITL p50 {text.duration(latency.itl_p50_s)} p95 {text.duration(latency.itl_p95_s)}",
         f"blocks {totals.n_used} used ({totals.n_shared} shared), {totals.n_cached} cached, {totals.n_free} free "
-        f"of {totals.n_blocks}; prefix hits {text.share(totals.hit_rate)}",
+        f"of {totals.n_blocks}, waste {totals.waste:.1%}; prefix hits {text.share(totals.hit_rate)}",
+        f"host {totals.n_host_used} of {totals.n_host_blocks} blocks, disk {totals.n_disk_blocks} blocks, "
+        f"{text.size(totals.disk_bytes)} of {text.size(totals.disk_most_bytes)}, {totals.n_damaged} damaged",
         f"{totals.n_running} running, {totals.n_waiting} waiting, {totals.n_preemptions} preemptions",
     ):
         console.print(Text(line))

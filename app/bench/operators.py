@@ -17,7 +17,8 @@ from torch import Tensor
 
 from app.bench.limits import Limits
 from app.bench.shapes import Shapes
-from kernels.conformance import attention_arguments, new_caches, random_weight
+from kernels.conformance import attention_arguments, new_caches
+from kernels.conformance_weights import random_weight
 from kernels.cpu import launch
 from kernels.ops import DENSE, Impl, OpSpec
 from kernels.registry import implementations
@@ -27,7 +28,7 @@ KV_BYTES = 64 << 20
 """What all caches of an attention take together."""
 ROWS = (1, 4, 16, 128, 512)
 CONTEXTS = (512, 4096)
-KV_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
+KV_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 BLOCK_SIZE = 16
 BUDGET_S = 0.15
 _F32 = torch.float32

@@ -28,6 +28,8 @@ class Perplexity:
     n_tokens: int
     """Tokens whose probabilities were counted."""
     log_probabilities: tuple[float, ...]
+    kv_token_bytes: int
+    """What keys and values of a token take, in all layers."""
 
 
 def windows(token_ids: list[int], first: int | None, size: int = WINDOW) -> list[list[int]]:
@@ -52,7 +54,9 @@ def measure(model: Path, text: str, on_window: Callable[[], None] = lambda: None
         on_window()
     if not values:
         raise ConfigError(f"The text has {len(token_ids)} tokens, fewer than a window of {WINDOW}.", "Give a longer one.")
-    return Perplexity(math.exp(-sum(values) / len(values)), len(values), tuple(values))
+    kv = llm.core.kv
+    kv_token_bytes = sum(group.block_bytes for group in kv.groups if not group.recurrent) // kv.block_size
+    return Perplexity(math.exp(-sum(values) / len(values)), len(values), tuple(values), kv_token_bytes)
 
 
 def of_llama_cpp(program: Path, model: Path, text: Path, threads: int) -> float:

@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from engine.kv.groups import KVGroup
 from engine.kv.manager import KVManager
 from engine.types import Request, SamplingParams, Sequence
 
@@ -79,20 +80,28 @@ def mix(seed: int = 0, n_turns: int = 60) -> list[Call]:
     return calls
 
 
-def replay(calls: list[Call], n_blocks: int, protected_share: float) -> Result:
+def waste(calls: list[Call], block_size: int) -> float:
+    """Share of the room in the blocks of all calls, as they are at their ends, that holds no token."""
+    lengths = [len(call.prompt) + len(call.answer) for call in calls]
+    room = sum(-(-n // block_size) * block_size for n in lengths)
+    return 1 - sum(lengths) / room
+
+
+def replay(calls: list[Call], n_blocks: int, protected_share: float, block_size: int = BLOCK_SIZE) -> Result:
     """One call after the other, each with the whole cache to itself."""
-    kv = KVManager(n_blocks, BLOCK_SIZE, enable_caching=True, extras={}, protected_share=protected_share)
+    group = KVGroup(n_blocks=n_blocks)
+    kv = KVManager((group,), block_size, enable_caching=True, extras={}, chunk=1 << 30, protected_share=protected_share)
     result = Result()
     for uid, call in enumerate(calls):
         request = Request("", call.prompt, SamplingParams(), uid=uid)
         seq = Sequence(request, 0, list(call.prompt), len(call.prompt), 0, 1, frozenset(), None)
         found = result.kinds.setdefault(call.kind, Found())
         found.n_tokens += seq.n_prompt
-        if not kv.admit(seq, kv.match(seq), 0):
+        if not kv.admit(seq, kv.match(seq), beside_others=False):
             continue
         found.n_found += seq.n_computed
         seq.token_ids += call.answer
-        if kv.reserve(seq, len(seq.token_ids) - seq.n_computed) is not None:
+        if kv.reserve(seq, len(seq.token_ids) - seq.n_computed):
             kv.finish_plan()
             seq.n_computed = len(seq.token_ids)
             kv.publish(seq)

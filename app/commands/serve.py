@@ -66,7 +66,8 @@ def run(settings: Settings, sock: socket.socket) -> None:
 
     # What is wrong with these ends the command; the server would outlive it.
     open_checkpoint(model.path)
-    Database(paths.database_path()).try_out()
+    if settings.engine.role != "prefill":
+        Database(paths.database_path()).try_out()
     log.configure(settings.serving.log_level)
     name = settings.serving.served_model_name or model.name
     serving = msgspec.structs.replace(settings.serving, served_model_name=name, port=sock.getsockname()[1])
@@ -126,6 +127,12 @@ def settle(_: object) -> None:
 
 def welcome(settings: Settings, window: int) -> str:
     """What a person can do next, once the model is loaded."""
+    if settings.engine.role == "prefill":
+        return (
+            f"\nPagewell computes prompts of {settings.serving.served_model_name}, window {window:,} tokens, for decode servers "
+            "on this machine:\n\n  pagewell serve --role decode\n\nwith the same model and settings. It has no chat page. Ctrl-C "
+            "stops it.\n"
+        )
     key = ' -H "Authorization: Bearer $PAGEWELL_API_KEY"' if settings.serving.api_key else ""
     where = "" if settings.serving.port == 8000 and settings.serving.host == "127.0.0.1" else f" --url {settings.url}"
     if where and key:

@@ -8,14 +8,29 @@ to keep are copied into host memory first and held there until the connector has
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Buffers = Sequence[memoryview]
 """The pieces of one slot of host memory, in order; together they are one block's payload."""
 
 
+class Holdings(NamedTuple):
+    """What a connector has, and what has passed through it since it was opened."""
+
+    n_blocks: int = 0
+    """That it can load."""
+    n_bytes: int = 0
+    """That it takes up, with what it keeps for other models."""
+    most_bytes: int = 0
+    """That it may take up."""
+    read_bytes: int = 0
+    written_bytes: int = 0
+    n_damaged: int = 0
+    """Files and blocks that were not what had been written, and were missed."""
+
+
 class Connector(Protocol):
-    """match, load and store are called on the engine thread and return at once; `done` may be called from any thread."""
+    """All but close are called on the engine thread and return at once; `done` may be called from any thread."""
 
     def match(self, keys: Sequence[bytes]) -> int:
         """How many of the leading keys it can load."""
@@ -25,6 +40,8 @@ class Connector(Protocol):
 
     def store(self, keys: Sequence[bytes], slots: Sequence[int], done: Callable[[], None]) -> None:
         """Keep the blocks in these slots; done: it has read them, whether it could keep them or not."""
+
+    def holdings(self) -> Holdings: ...
 
     def clear(self) -> None:
         """Forget all blocks."""

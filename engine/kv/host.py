@@ -13,16 +13,18 @@ class HostTier:
     and what it fills is reserved, and found by nobody, until it is put in.
     """
 
-    def __init__(self, n_slots: int) -> None:
+    def __init__(self, n_slots: int, first: int = 0) -> None:
+        """Its slots have the numbers first .. first + n_slots."""
         self.n_slots = n_slots
         self.n_evicted = 0
         self._slots: dict[bytes, int] = {}
-        self._free = list(range(n_slots - 1, -1, -1))
+        self._numbers = range(first, first + n_slots)
+        self._free = list(reversed(self._numbers))
         self._pinned: set[int] = set()
         self._held: Counter[int] = Counter()
         self._dropped: set[int] = set()
         """Slots whose key is gone while somebody needs their content."""
-        self._reserved: set[int] = set()
+        self.reserved: set[int] = set()
 
     @property
     def n_used(self) -> int:
@@ -75,12 +77,17 @@ class HostTier:
         slots = []
         while len(slots) < n and (slot := self._take()) is not None:
             slots.append(slot)
-        self._reserved |= set(slots)
+        self.reserved |= set(slots)
         return slots
+
+    @property
+    def n_available(self) -> int:
+        """Slots that could be reserved now."""
+        return len(self._free) + sum(not self._is_needed(slot) for slot in self._slots.values())
 
     def put(self, slot: int, key: bytes | None) -> None:
         """A reserved slot holds this block now, or nothing of use."""
-        self._reserved.remove(slot)
+        self.reserved.remove(slot)
         if key is None or key in self._slots:
             self._free.append(slot)
         else:
@@ -127,5 +134,5 @@ class HostTier:
     def check(self) -> None:
         """Assert that no plan is in the making, and that each slot is in one state."""
         assert not self._pinned and self._dropped <= set(self._held)
-        everything = [*self._slots.values(), *self._free, *self._dropped, *self._reserved]
-        assert sorted(everything) == list(range(self.n_slots)), "host slots lost or used twice"
+        everything = [*self._slots.values(), *self._free, *self._dropped, *self.reserved]
+        assert sorted(everything) == list(self._numbers), "host slots lost or used twice"

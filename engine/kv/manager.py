@@ -3,86 +3,99 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
-from engine.kv.blocks import PROTECTED_SHARE, Block, BlockPool
+from engine.kv import hashing, states
+from engine.kv.blocks import PROTECTED_SHARE, Block
 from engine.kv.connector import Connector
 from engine.kv.exchange import Exchange
-from engine.kv.hashing import block_keys, root_key
-from engine.kv.host import HostTier
-from engine.types import Moves, PutAside, Sequence
+from engine.kv.groups import KVGroup
+from engine.kv.match import deepest, needed
+from engine.kv.memory import GroupMemory, Hit
+from engine.kv.pins import Pins
+from engine.types import Moves, PutAside
+from engine.types import Sequence as Answer
 
-DEMOTED_BYTES = 64 << 20
-"""Copied to host memory by one plan at most: a long prompt that takes many cached blocks at once must not hold up others."""
-KEPT_TOKENS = 256
-"""A prefix below this is computed sooner than a connector is asked, so it is not given to one."""
+STATES_SHARE = 4
+"""One in so many blocks of a recurrent group may be taken by the states of one prompt."""
 
 
-class Hit(NamedTuple):
-    """A block whose content is known."""
+class Match(NamedTuple):
+    """What is known of a sequence's tokens."""
 
-    key: bytes
-    block: Block | None
-    """None: only host memory has it."""
+    n_tokens: int
+    hits: tuple[list[Hit], ...]
+    """Of each group: the blocks that it needs to go on from there."""
 
 
 class KVManager:
-    """Block tables of all sequences over one BlockPool. Not thread-safe: only the engine thread touches it.
+    """Block tables of all sequences in all groups. Not thread-safe: only the engine thread touches it.
 
     `extras` go into every block key (see hashing.root_key); the request's salt is added per sequence. A cached block that
-    has to leave the device is copied into one of n_host_blocks slots of host memory. Prefixes of sequences that have ended are
-    given to the connector, which may have others; `post` runs a function on the engine thread, from any thread.
+    has to leave the device is copied into host memory, where its group has slots. Prefixes of sequences that have ended are
+    given to the connector, which may have others; `post` runs a function on the engine thread, from any thread. chunk: tokens
+    that one sequence computes in a step at most; turn_ends: ids of tokens that end a turn of a conversation.
     """
 
     def __init__(
         self,
-        n_blocks: int,
+        groups: Sequence[KVGroup],
         block_size: int,
         *,
         enable_caching: bool,
         extras: dict[str, str | int],
-        n_host_blocks: int = 0,
-        block_bytes: int = 1,
+        chunk: int,
+        turn_ends: Collection[int] = (),
         connector: Connector | None = None,
         post: Callable[[Callable[[], None]], None] = lambda operation: operation(),
         protected_share: float = PROTECTED_SHARE,
     ) -> None:
-        self.pool = BlockPool(n_blocks, self._demote, protected_share=protected_share)
-        self.host = HostTier(n_host_blocks)
+        self.memories: list[GroupMemory] = []
+        n_slots = 0
+        for group in groups:
+            self.memories.append(GroupMemory(group, n_slots, protected_share=protected_share))
+            n_slots += group.n_host_blocks
+        self.groups = tuple(groups)
         self.block_size = block_size
+        self.chunk = chunk
         self.enable_caching = enable_caching
-        self.pins: dict[int, list[Block]] = {}
-        """Uid of a request -> blocks of its prompt, which stay although no table holds them; oldest first."""
-        self.n_demoted = self.n_promoted = 0
-        """Blocks copied to and from host memory."""
+        self.pins = Pins(self.memories, block_size)
         self._extras = extras
-        self._pending: dict[bytes, int] = {}
-        self._copied: list[Block] = []
-        self._demotions: list[tuple[int, int]] = []
-        self._promotions: list[tuple[int, int]] = []
-        self._arriving: set[int] = set()
-        """Blocks that the plan in the making promotes into."""
-        self._most_demotions = max(64, DEMOTED_BYTES // block_bytes)
-        self.kept_tokens = KEPT_TOKENS
-        self.exchange = Exchange(self.pool, self.host, connector, block_bytes, post) if connector is not None else None
+        self._turn_ends = turn_ends
+        self._recurrent = next((memory for memory in self.memories if memory.group.recurrent), None)
+        self._windows = [g for g, group in enumerate(self.groups) if group.window]
+        self.pending: dict[bytes, int] = {}
+        """Key of a block that is announced as being computed -> by how many sequences."""
+        self.exchange = Exchange(self.memories, block_size, connector, post) if connector is not None else None
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer has a state, so that a prefix is known only where one was kept."""
+        return self._recurrent is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no block is in use and nothing is on its way."""
+        return all(memory.pool.n_free == len(memory.pool.blocks) for memory in self.memories)
 
     # Keys ------------------------------------------------------------------------------------------------------
 
-    def keys(self, seq: Sequence) -> list[bytes]:
+    def keys(self, seq: Answer) -> list[bytes]:
         """Keys of the full blocks of the sequence's tokens, extended as far as its tokens go."""
         size, tokens, keys = self.block_size, seq.token_ids, seq.block_keys
         if len(tokens) // size > len(keys):
-            parent = keys[-1] if keys else self._root(seq)
-            keys += block_keys(parent, tokens[len(keys) * size :], size)
+            parent = keys[-1] if keys else self.root_key(seq)
+            keys += hashing.block_keys(parent, tokens[len(keys) * size :], size)
         return keys
 
-    def _root(self, seq: Sequence) -> bytes:
+    def root_key(self, seq: Answer) -> bytes:
         """Without a cache keys are the sequence's own, and name only what was put aside of it."""
         own = {} if self.enable_caching else {"sequence": f"{seq.request.uid}/{seq.index}"}
-        return root_key({**self._extras, **own, "salt": seq.request.cache_salt})
+        return hashing.root_key({**self._extras, **own, "salt": seq.request.cache_salt})
 
-    def _matchable(self, seq: Sequence) -> int:
+    def _matchable(self, seq: Answer) -> int:
         """Blocks that a lookup may use: at least one token stays to be computed, and asked-for prompt logprobs need them all."""
         if not self.enable_caching and seq.put_aside is None:
             return 0
@@ -90,278 +103,371 @@ class KVManager:
             return 0
         return (len(seq.token_ids) - 1) // self.block_size
 
-    def match(self, seq: Sequence) -> list[Hit]:
-        """The longest known prefix of a sequence without blocks: full ones, and behind them one that was put aside."""
-        hits: list[Hit] = []
+    def match(self, seq: Answer) -> Match:
+        """What is known of a sequence without blocks: all that was put aside of it, or the longest prefix of full blocks."""
         n_matchable = self._matchable(seq)
-        for key in self.keys(seq)[:n_matchable] if n_matchable else ():
-            if (hit := self._find(key)) is None:
-                break
-            hits.append(hit)
+        keys = self.keys(seq)[:n_matchable] if n_matchable else []
+        if n_matchable and seq.put_aside is not None and (match := self._match_aside(seq, keys)) is not None:
+            return match
+        if len(self.groups) == 1 and not (self._windows or self._recurrent):  # most models; a long prompt has thousands of blocks
+            find = self.memories[0].find
+            hits = list(takewhile(bool, (find(i, key) for i, key in enumerate(keys))))
+            return Match(len(hits) * self.block_size, (hits,))
+        n = deepest(self.groups, len(keys), self.block_size, lambda g, i: self.memories[g].find(i, keys[i]) is not None)
+        return Match(n * self.block_size, tuple(self._hits(memory, keys, n) for memory in self.memories))
+
+    def _hits(self, memory: GroupMemory, keys: list[bytes], n_blocks: int) -> list[Hit]:
+        """Of a group that knows what it needs after n_blocks."""
+        place = (lambda i: 0) if memory.group.recurrent else (lambda i: i)
+        return [memory.find(place(i), keys[i]) for i in needed(memory.group, n_blocks, self.block_size)]
+
+    def _match_aside(self, seq: Answer, keys: list[bytes]) -> Match | None:
+        """All that a preemption kept, if it is all there, and ends within a block or in a state."""
         aside = seq.put_aside
-        if aside is not None and n_matchable and len(hits) == aside.n_computed // self.block_size:
-            hits += (hit,) if (hit := self._find(aside.key)) is not None else ()
-        return hits
+        n_full, rest = divmod(aside.n_computed, self.block_size)
+        n_tokens = min(aside.n_computed, len(seq.token_ids) - 1)  # its last token may have been computed, and its draw lost
+        if n_full > len(keys) or not (rest or self._recurrent):
+            return None
+        hits = []
+        for memory in self.memories:
+            if memory.group.recurrent:
+                found = [memory.find(0, aside.key)] if n_tokens == aside.n_computed else [None]
+            else:
+                first = memory.group.first_needed(n_tokens, self.block_size)
+                found = [memory.find(i, keys[i]) for i in range(first, n_full)]
+                found += [memory.find(n_full, aside.key)] if rest else []
+            if None in found:
+                return None
+            hits.append(found)
+        return Match(n_tokens, tuple(hits))
 
-    def _find(self, key: bytes) -> Hit | None:
-        block = self.pool.find(key)
-        return None if block is None and key not in self.host else Hit(key, block)
-
-    def n_known(self, seq: Sequence, hits: list[Hit]) -> int:
-        """Tokens whose KV the hits hold."""
-        aside = seq.put_aside
-        if aside is not None and hits and hits[-1].key == aside.key:
-            return min(aside.n_computed, len(seq.token_ids) - 1)  # its last token may have been computed, and its draw lost
-        return len(hits) * self.block_size
-
-    def is_being_computed(self, seq: Sequence, hits: list[Hit]) -> bool:
-        """Whether a running sequence is about to publish the block that this one would have to compute next."""
-        n = self.n_known(seq, hits) // self.block_size
-        return n == len(hits) < self._matchable(seq) and self.keys(seq)[n] in self._pending
+    def is_being_computed(self, seq: Answer, match: Match) -> bool:
+        """Whether a running sequence is about to publish what this one would have to compute next."""
+        n, rest = divmod(match.n_tokens, self.block_size)
+        n_matchable = 0 if rest else self._matchable(seq)
+        if self._recurrent is None:
+            n_matchable = min(n_matchable, n + 1)
+        return bool(self.pending) and any(key in self.pending for key in self.keys(seq)[n:n_matchable])
 
     # Blocks of a sequence --------------------------------------------------------------------------------------
 
-    def admit(self, seq: Sequence, hits: list[Hit], headroom: int) -> bool:
+    def admit(self, seq: Answer, match: Match, *, beside_others: bool) -> bool:
         """Give a sequence the blocks of its hits and room for all its tokens, or change nothing and return False.
 
-        Room for the whole prompt at once means that half-loaded prompts never wait for each other's blocks.
+        Room for the whole prompt at once, by window where there is one, means that half-loaded prompts never wait for each
+        other's blocks. beside_others: leave room for those to grow.
         """
-        assert not seq.block_ids and seq.n_computed == 0
-        here = [hit.block for hit in hits if hit.block is not None]
-        n_new = -(-len(seq.token_ids) // self.block_size) - len(here)
-        n_revived = sum(block.refs == 0 for block in here)
-        if n_new + n_revived + headroom > self.pool.n_free:
-            return False
-        for block in here:
-            self.pool.acquire(block)
-        slots = [self.host.read(hit.key) if hit.block is None else -1 for hit in hits]  # before evictions need slots
-        fresh = iter(self.pool.allocate(n_new))
+        assert not seq.tables and seq.n_computed == 0
+        firsts, news = [], []
+        for memory, hits in zip(self.memories, match.hits, strict=True):
+            group = memory.group
+            first = 0 if group.recurrent else group.first_needed(match.n_tokens, self.block_size)
+            n_entries = group.n_entries(match.n_tokens, len(seq.token_ids), self.chunk, self.block_size)
+            here = [hit.block for hit in hits if hit.block is not None]
+            n_new = n_entries - first - len(here)
+            n_revived = sum(block.refs == 0 for block in here)
+            n_copied = len(here) - n_revived if group.recurrent else 0  # a state that others hold is copied before it goes on
+            if n_new + n_revived + n_copied + (memory.headroom if beside_others else 0) > memory.pool.n_free:
+                return False
+            firsts.append(first)
+            news.append(n_new)
+        seq.tables = [
+            [-1] * first + self._take(memory, seq, hits, n_new)
+            for memory, hits, first, n_new in zip(self.memories, match.hits, firsts, news, strict=True)
+        ]
+        seq.n_computed = match.n_tokens
+        self._forget_put_aside(seq)
+        if self.enable_caching:
+            seq.n_published = seq.n_computed // self.block_size
+            self._announce(seq)
+        return True
+
+    def _take(self, memory: GroupMemory, seq: Answer, hits: list[Hit], n_new: int) -> list[int]:
+        """Blocks of the hits, and of the n_new allocated ones those into which nothing is promoted."""
+        for hit in hits:
+            if hit.block is not None:
+                memory.pool.acquire(hit.block)
+        slots = [memory.host.read(hit.key) if hit.block is None else -1 for hit in hits]  # before evictions need slots
+        fresh = iter(memory.pool.allocate(n_new))
         blocks = []
         for hit, slot in zip(hits, slots, strict=True):
             block = hit.block
             if block is None:
                 block = next(fresh)
-                self._promotions.append((slot, block.id))
-                self._arriving.add(block.id)
-                self.n_promoted += 1
+                memory.promote(slot, block)
                 if self._is_shared(seq, hit.key):
-                    self.pool.publish(block, hit.key)
+                    memory.pool.publish(block, hit.key)
             blocks.append(block)
-        seq.n_computed = self.n_known(seq, hits)
-        seq.block_ids = [block.id for block in (*blocks, *fresh)]
-        self._forget_put_aside(seq)
-        if self.enable_caching:
-            seq.n_published = seq.n_computed // self.block_size
-            for key in self.keys(seq)[seq.n_published :]:
-                self._pending[key] = self._pending.get(key, 0) + 1
-            seq.n_pending_end = len(seq.block_keys)
-        return True
+        return [block.id for block in (*blocks, *fresh)]
 
-    def _is_shared(self, seq: Sequence, key: bytes) -> bool:
+    def from_tiers(self, seq: Answer, match: Match) -> tuple[int, int]:
+        """Of the tokens with which a sequence was admitted, those that host memory had, and that the connector brought.
+
+        By the blocks of the first group, where each stands for as many tokens.
+        """
+        hits = match.hits[0]
+        n_away = sum(hit.block is None for hit in hits)
+        n_brought = min(len(hits), self.exchange.take_brought(seq)) if self.exchange is not None else 0
+        per_hit = match.n_tokens / len(hits) if hits else 0.0
+        return round(max(0, n_away - n_brought) * per_hit), round(n_brought * per_hit)
+
+    def _is_shared(self, seq: Answer, key: bytes) -> bool:
         """Whether others may find a block under this key."""
         return self.enable_caching and (seq.put_aside is None or key != seq.put_aside.key)
 
-    def reserve(self, seq: Sequence, n_tokens: int) -> list[tuple[int, int]] | None:
+    def _announce(self, seq: Answer) -> None:
+        """Tell others which blocks will be known soon, so that they wait for them."""
+        keys = self.keys(seq)
+        if self._recurrent is None:
+            announced = range(seq.n_published, len(keys))
+        else:
+            most = len(self._recurrent.pool.blocks) // STATES_SHARE
+            seq.borders = states.borders(seq.token_ids, seq.n_prompt, self._turn_ends, self.block_size, most)
+            announced = [border // self.block_size - 1 for border in seq.borders if border > seq.n_computed]
+        seq.announced = list(reversed(announced))
+        for i in announced:
+            self.pending[keys[i]] = self.pending.get(keys[i], 0) + 1
+
+    def until_border(self, seq: Answer, n_tokens: int) -> int:
+        """Of the next n_tokens, those that may be computed in one step: a state that is to be kept must not be run over."""
+        if seq.announced and self._recurrent is not None:
+            return min(n_tokens, (seq.announced[-1] + 1) * self.block_size - seq.n_computed)
+        return n_tokens
+
+    def reserve(self, seq: Answer, n_tokens: int) -> bool:
         """Make the next n_tokens positions writable: new blocks at the end, copies of blocks that others hold or may find.
 
-        Returns the (source, destination) copies to do before writing, or None (nothing changed) when blocks run out. Sources
-        stay referenced until the plan is complete, so that no plan uses one as a destination.
+        False, and nothing changed, when blocks run out. A state that cannot be copied for want of a block is not kept.
         """
-        size = self.block_size
-        first, end = seq.n_computed // size, -(-(seq.n_computed + n_tokens) // size)
-        if end == first + 1 == len(seq.block_ids):  # most decodes: one more token in the last block
-            block = self.pool.blocks[seq.block_ids[first]]
-            if block.refs == 1 and block.key is None:
-                return []
-        shared = [
-            i
-            for i in range(first, min(end, len(seq.block_ids)))
-            if (block := self.pool.blocks[seq.block_ids[i]]).refs > 1 or block.key is not None
-        ]
-        n_new = max(0, end - len(seq.block_ids))
-        if n_new + len(shared) > self.pool.n_free:
-            return None
-        copies = []
-        for i, fresh in zip(shared, self.pool.allocate(len(shared)), strict=True):
-            source = self.pool.blocks[seq.block_ids[i]]
-            copies.append((source.id, fresh.id))
-            seq.replace_block(i, fresh.id)
-            self._copied.append(source)
-        seq.block_ids += [block.id for block in self.pool.allocate(n_new)]
-        return copies
+        size, start = self.block_size, seq.n_computed
+        if self._writes_its_own(seq, start, start + n_tokens):  # most decodes
+            return True
+        wants: list[tuple[list[int], int]] = []
+        for memory, table in zip(self.memories, seq.tables, strict=True):
+            written, pool = memory.group.written(start, start + n_tokens, size), memory.pool
+            shared = [
+                i
+                for i in range(written.start, min(written.stop, len(table)))
+                if (block := pool.blocks[table[i]]).refs > 1 or block.key is not None
+            ]
+            n_new = max(0, written.stop - len(table))
+            if n_new + len(shared) > pool.n_free:
+                if not (memory.group.recurrent and pool.blocks[table[0]].refs == 1):
+                    return False
+                shared = []
+            wants.append((shared, n_new))
+        for g, (memory, (shared, n_new)) in enumerate(zip(self.memories, wants, strict=True)):
+            table = seq.tables[g]
+            for i, fresh in zip(shared, memory.pool.allocate(len(shared)), strict=True):
+                memory.copy(memory.pool.blocks[table[i]], fresh)
+                table = seq.replace_block(g, i, fresh.id)
+            if n_new:
+                table += [block.id for block in memory.pool.allocate(n_new)]
+            if memory.group.recurrent and (block := memory.pool.blocks[table[0]]).key is not None:
+                memory.pool.unpublish(block)
+        return True
 
-    def finish_plan(self, *, idle: bool = False) -> Moves:
-        """The plan is complete: what has to be copied between memories before it runs. Nothing is held for it any more."""
-        if self.exchange is not None:
-            copies = self.exchange.prepare(idle=idle)
-            assert self._arriving.isdisjoint(block_id for block_id, _ in copies), "their content has not arrived yet"
-            self._demotions += copies
-        for block in self._copied:
-            self.pool.release(block)
-        self._copied = []
-        moves = Moves(tuple(self._demotions), tuple(self._promotions))
-        self._demotions, self._promotions = [], []
-        self._arriving.clear()
-        self.host.release_pins()
-        return moves
+    def _writes_its_own(self, seq: Answer, start: int, end: int) -> bool:
+        """Whether the tokens go into the last blocks of all tables, which nobody else holds or may find."""
+        last = -(-end // self.block_size)
+        if start // self.block_size + 1 != last:
+            return False
+        for memory, table in zip(self.memories, seq.tables, strict=True):
+            if len(table) != last and not memory.group.recurrent:
+                return False
+            block = memory.pool.blocks[table[-1]]
+            if block.refs > 1 or block.key is not None:
+                return False
+        return True
 
-    def publish(self, seq: Sequence) -> None:
-        """Name the sequence's blocks that are full of computed, committed tokens; an equal known block replaces ours."""
-        if not self.enable_caching:
+    def finish_plan(self, *, idle: bool = False) -> tuple[Moves, ...]:
+        """The plan is complete: for each group, what has to be copied before it runs. Nothing is held for it any more."""
+        stored = self.exchange.prepare(idle=idle) if self.exchange is not None else [[] for _ in self.memories]
+        return tuple(memory.finish_plan(copies) for memory, copies in zip(self.memories, stored, strict=True))
+
+    def publish(self, seq: Answer) -> None:
+        """Name the sequence's blocks that are full of computed, committed tokens; an equal known block replaces ours.
+
+        Blocks that fell out of their window are free then.
+        """
+        n_full, size = seq.n_computed // self.block_size, self.block_size
+        if self.enable_caching and n_full > seq.n_published:
+            keys = self.keys(seq)
+            for g, memory in enumerate(self.memories):
+                if not memory.group.recurrent:
+                    for i in range(seq.n_published, n_full):
+                        self._publish(memory, g, seq, i, keys[i])
+                elif seq.n_computed == n_full * size and (seq.n_computed >= seq.n_prompt or seq.n_computed in seq.borders):
+                    self._publish(memory, g, seq, 0, keys[n_full - 1])
+                    self._forget_last_state(seq, keys[n_full - 1])
+            while seq.announced and seq.announced[-1] < n_full:
+                self._forget_pending(keys[seq.announced.pop()])
+            seq.n_published = n_full
+        for g in self._windows:
+            memory, table = self.memories[g], seq.tables[g]
+            i = memory.group.first_needed(max(0, seq.n_computed - 1), size) - 1  # a fork computes the last token again
+            while i >= 0 and table[i] >= 0:
+                memory.pool.release(memory.pool.blocks[table[i]])
+                table[i] = -1
+                i -= 1
+
+    def _publish(self, memory: GroupMemory, g: int, seq: Answer, i: int, key: bytes) -> None:
+        block = memory.pool.blocks[seq.tables[g][i]]
+        known = memory.pool.publish(block, key)
+        if known is not block:
+            memory.pool.acquire(known)
+            seq.replace_block(g, i, known.id)
+            memory.pool.release(block)
+
+    def _forget_last_state(self, seq: Answer, key: bytes) -> None:
+        """Of an answer, the last state is kept and those at intervals: its conversation goes on from its end."""
+        if seq.n_computed < seq.n_prompt:
             return
-        keys = self.keys(seq)
-        while (seq.n_published + 1) * self.block_size <= seq.n_computed:
-            i = seq.n_published
-            block = self.pool.blocks[seq.block_ids[i]]
-            known = self.pool.publish(block, keys[i])
-            if known is not block:
-                self.pool.acquire(known)
-                seq.replace_block(i, known.id)
-                self.pool.release(block)
-            if i < seq.n_pending_end:
-                self._forget_pending(keys[i])
-            seq.n_published += 1
+        last, seq.last_state = seq.last_state, None
+        block = self._recurrent.pool.find(last) if last not in (None, key) else None
+        if block is not None and block.refs == 0 and not block.reused:
+            self._recurrent.pool.unpublish(block)
+        if seq.n_computed % states.interval_tokens(self.block_size):
+            seq.last_state = key
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
+    def can_fork(self, parent: Answer, child: Answer) -> bool:
+        """A state is shared as it is, and cannot be cut back to fewer tokens."""
+        return self._recurrent is None or child.n_computed == parent.n_computed
+
+    def fork(self, parent: Answer, child: Answer) -> None:
         """Let the child share the parent's blocks up to its own n_computed + 1 tokens. Takes no block, so it cannot fail."""
         n_blocks = -(-len(child.token_ids) // self.block_size)
-        child.block_ids = parent.block_ids[:n_blocks]
+        child.tables = [table[:n_blocks] for table in parent.tables]
         if self.enable_caching:
             child.block_keys = parent.block_keys[: len(child.token_ids) // self.block_size]
         child.n_published = min(parent.n_published, child.n_computed // self.block_size)
-        for block_id in child.block_ids:
-            self.pool.acquire(self.pool.blocks[block_id])
+        for memory, block in self._blocks(child):
+            memory.pool.acquire(block)
 
-    @property
-    def n_pinned(self) -> int:
-        """Blocks that are pinned, those that several pins share counted once."""
-        return len({block.id for blocks in self.pins.values() for block in blocks})
+    def _blocks(self, seq: Answer) -> list[tuple[GroupMemory, Block]]:
+        """What it holds; nothing while it waits, without tables."""
+        return [
+            (memory, memory.pool.blocks[block_id])
+            for memory, table in zip(self.memories, seq.tables, strict=False)
+            for block_id in table
+            if block_id >= 0
+        ]
 
-    def pin(self, seq: Sequence) -> int:
-        """Keep the full blocks of a sequence's prompt; returns how many. It still holds them, and they are published."""
-        n = min(seq.n_prompt // self.block_size, seq.n_published)
-        blocks = [self.pool.blocks[block_id] for block_id in seq.block_ids[:n]]
-        for block in blocks:
-            self.pool.acquire(block)
-        self.pins[seq.request.uid] = blocks
-        return len(blocks)
+    def n_bytes(self, seq: Answer) -> int:
+        """Of the blocks that it holds."""
+        return sum(memory.group.block_bytes for memory, _ in self._blocks(seq))
 
-    def unpin(self, uid: int) -> int:
-        """Let them go, to be evicted in their turn; returns how many, 0 where there is no such pin."""
-        blocks = self.pins.pop(uid, [])
-        for block in reversed(blocks):
-            self.pool.release(block)
-        return len(blocks)
-
-    def swap_out(self, seq: Sequence) -> None:
+    def swap_out(self, seq: Answer) -> None:
         """Free a sequence that comes back: its blocks stay findable, and go to host memory when somebody else takes them.
 
-        A last block that is not full is kept under a key of its own. Blocks that others hold stay theirs.
+        A last block that is not full, and a state, is kept under a key of its own. Blocks that others hold stay theirs.
         """
-        if not self.enable_caching:
-            for i, key in enumerate(self.keys(seq)[: seq.n_computed // self.block_size]):
-                self._name_own(seq, i, key)
         n_full, rest = divmod(seq.n_computed, self.block_size)
         key = hashlib.sha256(b"aside" + repr((seq.request.uid, seq.index, seq.generation)).encode()).digest()
         seq.put_aside = PutAside(key, seq.n_computed)
-        if rest:
-            self._name_own(seq, n_full, key)
+        own = [] if self.enable_caching else self.keys(seq)[:n_full]
+        for memory, table in zip(self.memories, seq.tables, strict=True):
+            if memory.group.recurrent:
+                named = {0: key} if seq.n_computed else {}
+            else:
+                named = dict(enumerate(own)) | ({n_full: key} if rest else {})
+            for i, name in named.items():
+                if table[i] >= 0 and (block := memory.pool.blocks[table[i]]).key is None:
+                    memory.pool.publish(block, name)  # who shares it copies it before writing, now that it has a name
         self.free(seq)
 
-    def _name_own(self, seq: Sequence, i: int, key: bytes) -> None:
-        block = self.pool.blocks[seq.block_ids[i]]
-        if block.key is None:  # who shares it copies it before writing, now that it has a name
-            self.pool.publish(block, key)
-
-    def drop(self, seq: Sequence) -> None:
+    def drop(self, seq: Answer) -> None:
         """Free a sequence that comes back and computes its tokens again: what it alone knew is not worth host memory."""
-        for block_id in seq.block_ids:
-            block = self.pool.blocks[block_id]
+        for _, block in self._blocks(seq):
             block.kept = block.refs > 1
         self.free(seq)
 
-    def free(self, seq: Sequence) -> None:
+    def free(self, seq: Answer) -> None:
         """Take all blocks back, the tail first, so that leaves are evicted before the roots they hang on."""
-        for key in seq.block_keys[seq.n_published : seq.n_pending_end]:
-            self._forget_pending(key)
-        for block_id in reversed(seq.block_ids):
-            self.pool.release(self.pool.blocks[block_id])
-        seq.block_ids = []
-        seq.n_computed = seq.n_published = seq.n_pending_end = 0
+        for i in seq.announced:
+            self._forget_pending(seq.block_keys[i])
+        for memory, block in reversed(self._blocks(seq)):
+            memory.pool.release(block)
+        seq.tables, seq.announced = [], []
+        seq.n_computed = seq.n_published = 0
+        seq.last_state = None
 
-    def forget(self, seq: Sequence, *, keep: bool = True) -> None:
+    def forget(self, seq: Answer, *, keep: bool = True) -> None:
         """Free a sequence that does not come back, and what was put aside of it. keep: the connector gets its prefix in time."""
         if self.exchange is not None:
             self.exchange.forget(seq)
-            if keep and seq.n_published * self.block_size >= self.kept_tokens:
-                self.exchange.keep(seq.block_keys[: seq.n_published])
+            if keep:
+                self.exchange.keep(seq)
         self.free(seq)
         self._forget_put_aside(seq)
 
-    def _forget_put_aside(self, seq: Sequence) -> None:
+    def _forget_put_aside(self, seq: Answer) -> None:
         """What only this sequence could find: it has it now, or never comes for it."""
         if seq.put_aside is None:
             return
         own = [] if self.enable_caching else seq.block_keys
-        for key in (*own, seq.put_aside.key):
-            block = self.pool.find(key)
-            if block is not None:
-                self.pool.unpublish(block)
-            self.host.drop(key)
+        for memory in self.memories:
+            for key in (*own, seq.put_aside.key):
+                memory.forget(key)
         seq.put_aside = None
 
     def _forget_pending(self, key: bytes) -> None:
-        if self._pending[key] == 1:
-            del self._pending[key]
+        if self.pending[key] == 1:
+            del self.pending[key]
         else:
-            self._pending[key] -= 1
+            self.pending[key] -= 1
+
+    def why_not_pinned(self, seq: Answer) -> str | None:
+        """What keeps a sequence's prompt from being pinned, in words."""
+        return self.pins.why_not(seq.n_prompt) if self.enable_caching else "Nothing can be pinned: the prefix cache is off."
 
     # Tiers -----------------------------------------------------------------------------------------------------
 
-    def _demote(self, block: Block, key: bytes) -> None:
-        """A cached block gets a new owner: keep its content, if there is room for it in host memory."""
-        assert block.id not in self._arriving, "its content has not arrived yet"
-        if block.kept and len(self._demotions) < self._most_demotions and (slot := self.host.store(key)) is not None:
-            self._demotions.append((block.id, slot))
-            self.n_demoted += 1
-
     @property
     def is_fetching(self) -> bool:
-        """Whether a sequence may be waiting for the connector."""
-        return self.exchange is not None and self.exchange.is_fetching
+        """Whether a sequence may be waiting for blocks that come from elsewhere."""
+        return self.exchange is not None and (self.exchange.is_fetching or any(memory.is_promoting for memory in self.memories))
 
-    def waits(self, seq: Sequence) -> bool:
+    def waits(self, seq: Answer) -> bool:
         """Whether a waiting sequence was promised blocks by the connector that are still to come."""
         return self.exchange is not None and self.exchange.waits(seq)
 
-    def fetch(self, seq: Sequence, hits: list[Hit]) -> bool:
-        """Whether a waiting sequence has to wait for blocks that the connector brings."""
-        if self.exchange is None or self.n_known(seq, hits) != len(hits) * self.block_size:
+    def fetch(self, seq: Answer, match: Match) -> bool:
+        """Whether a waiting sequence has to wait for blocks that the connector brings, in rounds where host memory is small."""
+        n_known, rest = divmod(match.n_tokens, self.block_size)
+        n_matchable = self._matchable(seq)
+        if self.exchange is None or rest or n_matchable <= n_known:
             return False
-        known = [hit.key for hit in hits if hit.block is None]
-        return self.exchange.fetch(seq, known, self.keys(seq)[len(hits) : self._matchable(seq)])
+        if self.exchange.goes_on(seq) and self._bring_home(match):
+            return True
+        return self.exchange.fetch(seq, self.keys(seq)[:n_matchable], n_known)
+
+    def _bring_home(self, match: Match) -> bool:
+        """Copy what only host memory has into the cache, where there is room, so that its slots are free for the next round."""
+        away = [[hit.key for hit in hits if hit.block is None] for hits in match.hits]
+        for memory, hits, keys in zip(self.memories, match.hits, away, strict=True):
+            n_held = sum(hit.block is not None and hit.block.refs == 0 for hit in hits)
+            if len(keys) > memory.pool.n_free - n_held - memory.headroom:
+                return False
+        for memory, hits, keys in zip(self.memories, match.hits, away, strict=True):
+            for hit in hits:
+                if hit.block is not None:  # it must not make room for the others
+                    memory.pool.acquire(hit.block)
+                    memory.hold(hit.block)
+            slots = [memory.host.read(key) for key in keys]  # before evictions need slots
+            for key, slot, block in zip(keys, slots, memory.pool.allocate(len(keys)), strict=True):
+                memory.promote(slot, block)
+                memory.pool.publish(block, key)
+                memory.hold(block)
+        return any(away)
+
+    def n_findable(self, seq: Answer) -> int:
+        """Tokens of a sequence without blocks that need not be computed: memory has them, or the connector could bring them."""
+        n_known, keys = self.match(seq).n_tokens, self.keys(seq)[: self._matchable(seq)]
+        return max(n_known, self.exchange.reach(keys)[0] * self.block_size) if self.exchange is not None else n_known
 
     def evict_cached(self) -> int:
         """Forget all content that no table holds, wherever it is; returns the number of blocks and copies in memory."""
         if self.exchange is not None:
             self.exchange.clear()
-        return self.pool.evict_cached() + self.host.clear()
-
-    # Laws ------------------------------------------------------------------------------------------------------
-
-    def check(self, sequences: list[Sequence]) -> None:
-        """Assert laws a, b and c for all live sequences, and that what is announced as being computed is."""
-        self.pool.check([*(seq.block_ids for seq in sequences), *([block.id for block in pin] for pin in self.pins.values())])
-        self.host.check()
-        pending: dict[bytes, int] = {}
-        for seq in sequences:
-            assert seq.n_computed <= len(seq.token_ids)
-            assert seq.n_published * self.block_size <= seq.n_computed
-            assert len(seq.block_ids) * self.block_size >= seq.n_computed
-            assert seq.put_aside is None
-            expected = block_keys(self._root(seq), seq.token_ids[: seq.n_published * self.block_size], self.block_size)
-            published = [self.pool.blocks[block_id].key for block_id in seq.block_ids[: seq.n_published]]
-            assert published == expected, "a published block's key does not follow from its tokens"
-            for key in seq.block_keys[seq.n_published : seq.n_pending_end]:
-                pending[key] = pending.get(key, 0) + 1
-        assert pending == self._pending, "keys announced as being computed and running sequences disagree"
+        return sum(memory.evict_cached() for memory in self.memories)

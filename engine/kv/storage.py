@@ -1,13 +1,18 @@
-"""KVStorage: the tensors behind the block ids, and HostStorage: those behind the slots of host memory."""
+"""The tensors behind block ids: KVStorage of attention layers, StateStorage of recurrent ones, GroupStorage of a whole model's
+groups; and HostStorage: those behind the slots of host memory.
+"""
 
 from __future__ import annotations
 
+import bisect
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from engine.kv.groups import KVGroup
 from engine.types import Moves
 from kernels.ops import OpSpec, Scales
 from kernels.registry import resolve
@@ -22,8 +27,25 @@ def token_bytes(n_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
     return 2 * n_kv_heads * (head_dim * dtype.itemsize + scale_bytes)
 
 
+class Storage(Protocol):
+    """Of the layers of one group."""
+
+    planes: Sequence[Tensor]
+    """All that a block holds: [n_layers, n_blocks, ...] each, without gaps."""
+    layout: str
+    """The order of a block's dims in memory."""
+
+    def layer(self, i: int) -> tuple:
+        """Of layer i of the group, to read and write in place."""
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks in every layer. Of the pairs (source, destination)
+        sources may repeat; no block is both a source and a destination, none is a destination twice.
+        """
+
+
 class KVStorage:
-    """Keys and values of all layers, in n_blocks blocks of block_size tokens.
+    """Keys and values of attention layers, in n_blocks blocks of block_size tokens.
 
     On a CPU a block's keys lie as [n_kv_heads, head_dim, block_size], so that scores are made for many tokens at once, its
     values as [n_kv_heads, block_size, head_dim], and scales as [n_kv_heads, block_size]. There the memory is only reserved:
@@ -31,7 +53,6 @@ class KVStorage:
     """
 
     layout: str
-    """The order of a block's dims in memory."""
 
     def __init__(
         self,
@@ -60,7 +81,6 @@ class KVStorage:
         # Dims in their order in memory, so that a block of a layer is one piece.
         ordered = [plane.permute(sorted(range(plane.dim()), key=lambda dim: -plane.stride(dim))) for plane in planes]
         self.planes = [plane.view(n_layers, n_blocks, *plane.shape[1:]) for plane in ordered]
-        """All keys, values and scales: [n_layers, n_blocks, ...] each, without gaps."""
         self._firsts = range(0, total, n_blocks)
         self._layers = [self._part(slice(i, i + n_blocks)) for i in self._firsts]
         self._copy = resolve("copy_blocks", OpSpec(device=device.type, kv_dtype=dtype, head_size=head_dim)).fn
@@ -78,37 +98,87 @@ class KVStorage:
         return self._k[blocks], self._v[blocks], scales
 
     def layer(self, i: int) -> Caches:
-        """Of layer i, to read and write in place."""
         return self._layers[i]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks in every layer. Of the pairs (source, destination)
-        sources may repeat; no block is both a source and a destination, none is a destination twice.
-        """
         if pairs:
             in_layers = [(first + a, first + b) for first in self._firsts for a, b in pairs]
             self._copy(self._k, self._v, in_layers, self._scales)
 
 
-class HostStorage:
-    """Copies of blocks in host memory. On a CPU, too, it is only reserved until slots are first written."""
+class StateStorage:
+    """States of recurrent layers, float32, n_blocks of them: for each shape a tensor [n_layers, n_blocks, *shape]."""
 
-    def __init__(self, kv: KVStorage, n_slots: int) -> None:
-        pinned = kv.planes[0].device.type == "cuda"
-        self._kv = kv
-        self._planes = [
-            torch.empty(n_slots, plane.shape[0], *plane.shape[2:], dtype=plane.dtype, pin_memory=pinned) for plane in kv.planes
-        ]
+    layout = "state float32"
+
+    def __init__(self, n_layers: int, n_blocks: int, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
+        self.planes = [torch.empty(n_layers, n_blocks, *shape, device=device) for shape in shapes]
+
+    def layer(self, i: int) -> tuple[Tensor, ...]:
+        """[n_blocks, *shape] each"""
+        return tuple(plane[i] for plane in self.planes)
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            for plane in self.planes:
+                plane[:, destination] = plane[:, source]
+
+
+class GroupStorage:
+    """What all layers of a model remember, group by group."""
+
+    def __init__(self, groups: Mapping[KVGroup, Storage]) -> None:
+        self.storages = tuple(groups.values())
+        self.layout = " | ".join(storage.layout for storage in self.storages)
+        self._places = {
+            layer: (g, storage.layer(i))
+            for g, (group, storage) in enumerate(groups.items())
+            for i, layer in enumerate(group.layers)
+        }
+
+    def layer(self, i: int) -> tuple:
+        """Of layer i of the model, to read and write in place: Caches, or the tensors of a StateStorage."""
+        return self._places[i][1]
+
+    def group(self, i: int) -> int:
+        """Number of the group to which layer i of the model belongs."""
+        return self._places[i][0]
+
+    def copy(self, moves: Sequence[Moves]) -> None:
+        """The copies within the device, of each group."""
+        for storage, of_group in zip(self.storages, moves, strict=True):
+            storage.copy(of_group.copies)
+
+
+class HostStorage:
+    """Copies of blocks in host memory. On a CPU, too, it is only reserved until slots are first written.
+
+    Slots are numbered in one row: those of the first group come first.
+    """
+
+    def __init__(self, device: GroupStorage, n_slots: Sequence[int]) -> None:
+        """n_slots: of each group."""
+        self._storages = device.storages
+        self._firsts = [sum(n_slots[:g]) for g in range(len(n_slots))]
+        self._planes = []
+        for storage, n in zip(self._storages, n_slots, strict=True):
+            pinned = storage.planes[0].device.type == "cuda"
+            planes = [
+                torch.empty(n, plane.shape[0], *plane.shape[2:], dtype=plane.dtype, pin_memory=pinned) for plane in storage.planes
+            ]
+            self._planes.append(planes)
 
     def buffers(self, slot: int) -> list[memoryview]:
         """The memory of a slot, one piece for each plane; valid for as long as this lives."""
-        pieces = [plane[slot] for plane in self._planes]
+        g = bisect.bisect_right(self._firsts, slot) - 1
+        pieces = [plane[slot - self._firsts[g]] for plane in self._planes[g]]
         return [memoryview((ctypes.c_char * piece.nbytes).from_address(piece.data_ptr())).cast("B") for piece in pieces]
 
-    def move(self, moves: Moves) -> None:
-        """Copy blocks to slots, then slots to blocks; done when it returns."""
-        for ours, theirs in zip(self._planes, self._kv.planes, strict=True):
-            for block_id, slot in moves.demotions:
-                ours[slot].copy_(theirs[:, block_id])
-            for slot, block_id in moves.promotions:
-                theirs[:, block_id].copy_(ours[slot])
+    def move(self, moves: Sequence[Moves]) -> None:
+        """Of each group, copy blocks to slots, then slots to blocks; done when it returns."""
+        for storage, planes, first, of_group in zip(self._storages, self._planes, self._firsts, moves, strict=True):
+            for ours, theirs in zip(planes, storage.planes, strict=True):
+                for block_id, slot in of_group.demotions:
+                    ours[slot - first].copy_(theirs[:, block_id])
+                for slot, block_id in of_group.promotions:
+                    theirs[:, block_id].copy_(ours[slot - first])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from engine.kv.storage import KVStorage
+from engine.kv.storage import GroupStorage
 from engine.models.operators import Operators
 from engine.models.parts import DecoderLayer, Embedding, Linear, Norm
 from engine.models.rotary import Rotary
@@ -17,9 +17,17 @@ from engine.weights.loader import Slot
 
 class Decoder:
     def __init__(
-        self, config: ModelConfig, ops: Operators, max_model_len: int, layers: Sequence[DecoderLayer], norm: Norm
+        self,
+        config: ModelConfig,
+        ops: Operators,
+        max_model_len: int,
+        layers: Sequence[DecoderLayer],
+        norm: Norm,
+        *,
+        norm_name: str = "model.norm",
     ) -> None:
         self.config = config
+        self._norm_name = norm_name
         self.layers = layers
         self.norm = norm
         self.head = Linear(ops, config.hidden_size, config.vocab_size)
@@ -39,18 +47,23 @@ class Decoder:
         slots: dict[str, Slot] = {"model.embed_tokens.weight": self.embedding}
         for i, layer in enumerate(self.layers):
             slots.update(layer.parameters(f"model.layers.{i}"))
-        slots.update(self.norm.parameters("model.norm"))
+        slots.update(self.norm.parameters(self._norm_name))
         if not self.config.tie_embeddings:
             slots.update(self.head.parameters("lm_head"))
         return slots
 
-    def forward(self, inputs: StepInputs, kv: KVStorage) -> Tensor:
-        """Hidden states after the final norm, [n, h]; the step's keys and values are in `kv` afterwards."""
-        angles = (inputs.positions, self._rotary.cos, self._rotary.sin)
-        local_angles = (inputs.positions, self._local_rotary.cos, self._local_rotary.sin)
-        x, residual = self.embedding(inputs.token_ids), None
+    def forward(self, inputs: Sequence[StepInputs], kv: GroupStorage) -> Tensor:
+        """Hidden states after the final norm, [n, h]; the step's keys, values and states are in `kv` afterwards.
+
+        inputs: as each KV group sees the step.
+        """
+        positions = inputs[0].positions
+        angles = (positions, self._rotary.cos, self._rotary.sin)
+        local_angles = (positions, self._local_rotary.cos, self._local_rotary.sin)
+        x, residual = self.embedding(inputs[0].token_ids), None
         for i, layer in enumerate(self.layers):
-            x, residual = layer(x, residual, local_angles if self.config.windows[i] else angles, inputs, kv.layer(i))
+            turned = local_angles if self.config.windows[i] else angles
+            x, residual = layer(x, residual, turned, inputs[kv.group(i)], kv.layer(i))
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:

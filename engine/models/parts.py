@@ -26,10 +26,10 @@ Angles = tuple[Tensor, Tensor, Tensor]
 
 
 class Vector:
-    """A vector parameter, kept in float32; `offset` is added as it is filled."""
+    """A parameter of one dim, or of more than two, kept in float32; `offset` is added as it is filled."""
 
-    def __init__(self, size: int, *, offset: float = 0.0) -> None:
-        self.shape = (size,)
+    def __init__(self, *shape: int, offset: float = 0.0) -> None:
+        self.shape = shape
         self.value: Tensor | None = None
         self._offset = offset
 
@@ -183,6 +183,9 @@ class MLP:
 class Attention:
     """Grouped-query attention over the paged cache, with rotary positions, and the window of its layer if it has one."""
 
+    q_parts = 1
+    """Vectors that the q matrix has for each head."""
+
     def __init__(
         self,
         config: ModelConfig,
@@ -195,7 +198,7 @@ class Attention:
     ) -> None:
         """head_norm makes the norm of each head of q and k before they are turned."""
         size, q_size, kv_size = config.hidden_size, config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-        self.q = Linear(ops, size, q_size, bias=bias)
+        self.q = Linear(ops, size, self.q_parts * q_size, bias=bias)
         self.k = Linear(ops, size, kv_size, bias=bias)
         self.v = Linear(ops, size, kv_size, bias=bias)
         self.o = Linear(ops, q_size, size, bias=output_bias)
@@ -211,14 +214,20 @@ class Attention:
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
         """[n, h] -> [n, h]; writes the step's keys and values into the caches."""
-        q, k, v = (rows.unflatten(-1, (-1, self._head_dim)) for rows in self._qkv(x))
+        return self.o(self.attend(*self.project(x), angles, inputs, caches).flatten(1))
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """[n, h] -> q [n, q_parts * H, D], k and v [n, Hkv, D]"""
+        return [rows.unflatten(-1, (-1, self._head_dim)) for rows in self._qkv(x)]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
+        """q [n, H, D] -> [n, H, D]"""
         if self.q_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         k_cache, v_cache, scales = caches
         q = self._write(q, k, v, *angles, k_cache, v_cache, inputs.slots, scales)
         tables = inputs.query_starts, inputs.context_lens, inputs.block_tables
-        mixed = self._attend(q, k_cache, v_cache, *tables, *self._settings, scales)
-        return self.o(mixed.flatten(1))
+        return self._attend(q, k_cache, v_cache, *tables, *self._settings, scales)
 
     def parameters(self, name: str) -> Parameters:
         for part in ("q", "k", "v", "o"):
@@ -238,24 +247,44 @@ class DecoderLayer(Protocol):
     def parameters(self, name: str) -> Parameters: ...
 
 
-class Block:
-    """A decoder layer with a norm before attention and one before the MLP."""
+class Mixer(Protocol):
+    """What lets the tokens of a text know of each other: attention, or a state."""
 
-    def __init__(self, attention: Attention, mlp: MLP, norm: Callable[[], Norm]) -> None:
-        self.attention = attention
+    def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: tuple) -> Tensor:
+        """[n, h] -> [n, h]; caches: of its layer, written in place."""
+
+    def parameters(self, name: str) -> Parameters: ...
+
+
+class Block:
+    """A decoder layer with a norm before attention, or what is in its place, and one before the MLP."""
+
+    def __init__(
+        self,
+        mixer: Mixer,
+        mlp: MLP,
+        norm: Callable[[], Norm],
+        *,
+        mixer_name: str = "self_attn",
+        mlp_norm_name: str = "post_attention_layernorm",
+        mlp_name: str = "mlp",
+    ) -> None:
+        self.mixer = mixer
         self.mlp = mlp
         self.input_norm = norm()
         self.mlp_norm = norm()
+        self._names = mixer_name, mlp_norm_name, mlp_name
 
     def __call__(
-        self, x: Tensor, residual: Tensor | None, angles: Angles, inputs: StepInputs, caches: Caches
+        self, x: Tensor, residual: Tensor | None, angles: Angles, inputs: StepInputs, caches: tuple
     ) -> tuple[Tensor, Tensor]:
         x, residual = self.input_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.attention(x, angles, inputs, caches), residual)
+        x, residual = self.mlp_norm.add(self.mixer(x, angles, inputs, caches), residual)
         return self.mlp(x), residual
 
     def parameters(self, name: str) -> Parameters:
+        mixer_name, mlp_norm_name, mlp_name = self._names
         yield from self.input_norm.parameters(f"{name}.input_layernorm")
-        yield from self.attention.parameters(f"{name}.self_attn")
-        yield from self.mlp_norm.parameters(f"{name}.post_attention_layernorm")
-        yield from self.mlp.parameters(f"{name}.mlp")
+        yield from self.mixer.parameters(f"{name}.{mixer_name}")
+        yield from self.mlp_norm.parameters(f"{name}.{mlp_norm_name}")
+        yield from self.mlp.parameters(f"{name}.{mlp_name}")

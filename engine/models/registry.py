@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from engine.errors import ModelLoadError
-from engine.models import gemma3, llama, mistral, qwen2, qwen3
+from engine.models import bamba, gemma3, llama, mistral, qwen2, qwen3, qwen3_5
 from engine.models.decoder import Decoder
 from engine.models.operators import Operators
 from engine.weights.config import ModelConfig
 
-FAMILIES = {"llama": llama.build, "qwen2": qwen2.build, "qwen3": qwen3.build, "gemma3": gemma3.build, "mistral": mistral.build}
+FAMILIES = {
+    "llama": llama.build,
+    "qwen2": qwen2.build,
+    "qwen3": qwen3.build,
+    "qwen3_5": qwen3_5.build,
+    "gemma3": gemma3.build,
+    "mistral": mistral.build,
+    "bamba": bamba.build,
+}
 
 
 def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:

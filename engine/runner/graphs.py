@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.kv.storage import KVStorage
+from engine.kv.storage import GroupStorage
 from engine.models.decoder import Decoder
 from engine.runner.arena import ALIGNMENT, Span, place
 from engine.runner.inputs import StepBuffers, StepSize
@@ -29,7 +29,7 @@ _ROWS = 2
 class RecordedStep:
     """Steps of up to buffers.n_rows tokens, whose inputs lie in `buffers`; the same values as the model's own, bit for bit."""
 
-    def __init__(self, model: Decoder, kv: KVStorage, buffers: StepBuffers) -> None:
+    def __init__(self, model: Decoder, kv: GroupStorage, buffers: StepBuffers) -> None:
         """Raises Unrecordable for a model that computes with anything but native operators."""
         self._buffers = buffers
         size = StepSize(_ROWS, min(_ROWS, buffers.n_seqs), _ROWS)

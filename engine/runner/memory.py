@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
 import torch
+from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.kv.groups import KVGroup
 from engine.kv.storage import token_bytes
 from engine.runner import cgroup
+from engine.runner.shares import Shares
 from engine.weights.config import ModelConfig
 
 GIB = 1 << 30
@@ -26,9 +31,16 @@ MIN_WINDOW = 16
 """Tokens below which a model is of no use."""
 
 
+BLOCK_SIZES = ((8192, 16), (32_768, 32))
+LARGEST_BLOCK = 64
+"""What auto means for block_size: (longest window in tokens, tokens of a block), and that of longer ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class KVBudget:
-    n_blocks: int
+    block_size: int
+    """Tokens of a block."""
+    groups: tuple[KVGroup, ...]
     max_model_len: int
     n_bytes: int
     host_bytes: int
@@ -45,9 +57,25 @@ def free_bytes(device: torch.device) -> int:
     return available if left is None else min(available, left)
 
 
-def block_bytes(model: ModelConfig, block_size: int, kv_dtype: torch.dtype) -> int:
-    """Bytes of one block of keys and values over all layers."""
-    return model.n_layers * block_size * token_bytes(model.n_kv_heads, model.head_dim, kv_dtype)
+def kv_groups(model: ModelConfig, block_size: int, kv_dtype: torch.dtype, window: int) -> list[KVGroup]:
+    """Layers whose memory is of one kind, as yet without blocks: those of all tokens first, then by window, then states.
+
+    A layer whose own window is not below the model's needs all tokens.
+    """
+    recurrent = model.recurrent
+    states = recurrent.layers if recurrent is not None else ()
+    by_window: dict[int, list[int]] = {}
+    for i in (i for i in range(model.n_layers) if i not in states):
+        by_window.setdefault(model.windows[i] if model.windows[i] < window else 0, []).append(i)
+    per_layer = block_size * token_bytes(model.n_kv_heads, model.head_dim, kv_dtype)
+    groups = [
+        KVGroup(n_blocks=0, layers=tuple(layers), window=of_group, block_bytes=len(layers) * per_layer)
+        for of_group, layers in sorted(by_window.items())
+    ]
+    if states:
+        state_bytes = sum(math.prod(shape) for shape in recurrent.state_shapes) * torch.float32.itemsize
+        groups.append(KVGroup(n_blocks=0, layers=states, recurrent=True, block_bytes=len(states) * state_bytes))
+    return groups
 
 
 def step_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
@@ -75,24 +103,30 @@ def fit(
 ) -> KVBudget:
     """Blocks and window for a model whose weights take model_bytes, where `free` bytes are to be had before they load.
 
-    The cache is never larger than max_num_seqs full windows need. The model's own window shrinks to what fits; one that
-    the person asked for does not. Raises ConfigError with the numbers when the window or 16 tokens do not fit.
+    The cache is never larger than max_num_seqs full windows need. The model's own window shrinks to what fits; one that the
+    person asked for does not. Raises ConfigError with the numbers when the window or 16 tokens do not fit.
     """
     window = _window(config, model)
-    block_size, per_block = config.block_size, block_bytes(model, config.block_size, kv_dtype)
+    # By what the model or the person asks for and not by what fits: a prefix on disk, or from another process, has to be found
+    # again whatever else takes memory today.
+    block_size = block_size_for(window) if config.block_size == "auto" else config.block_size
+    groups = kv_groups(model, block_size, kv_dtype, window)
+    chunk = config.token_budget if config.enable_chunked_prefill else window
+    shares = Shares(groups, block_size=block_size, max_num_seqs=config.max_num_seqs, chunk=chunk)
     fixed, per_position = step_bytes(config, model, dtype)
     room, limit = _room(config, free, device)
     room -= model_bytes + fixed
-    fitting = max(0, room) // (per_block + per_position * block_size) * block_size
+    for_one = config.max_model_len is not None or shares.window(room, per_position) < min(window, MIN_WINDOW)
+    fitting = shares.window(room, per_position, for_one=for_one)
     cache_bytes = room - min(window, fitting) * per_position
     if config.kv_cache_memory is not None:
         cache_bytes, limit = _asked(config.kv_cache_memory, free, cache_bytes)
     elif device.type == "cpu" and config.gpu_memory_utilization is None and cache_bytes > CPU_DEFAULT_MOST:
         cache_bytes, limit = CPU_DEFAULT_MOST, f"the {_gib(CPU_DEFAULT_MOST)} that a CPU's cache takes by default"
-    fitting = min(fitting, cache_bytes // per_block * block_size)
+    fitting = min(fitting, shares.window(cache_bytes, for_one=for_one or shares.window(cache_bytes) < min(window, MIN_WINDOW)))
     needs = (
         f"weights take {_gib(model_bytes)}, a step {_gib(fixed)}, and {limit} leaves {_gib(max(cache_bytes, 0))} for the KV "
-        f"cache, of which a token takes {per_block // block_size:,} bytes"
+        f"cache, of which {_words(groups, block_size)}"
     )
     if fitting < min(window, MIN_WINDOW):
         raise ConfigError(
@@ -104,13 +138,31 @@ def fit(
             f"A window of {window:,} tokens does not fit into memory, {fitting:,} would: {needs}.",
             f"Set --max-model-len to at most {fitting}, a narrower --kv-cache-dtype, or raise --gpu-memory-utilization.",
         )
-    most = config.max_num_seqs * -(-min(window, fitting) // block_size)
-    n_blocks = min(cache_bytes // per_block, most)
-    why = f"limited by {limit}" if n_blocks < most else f"{config.max_num_seqs} full windows need no more"
+    n_blocks = shares.blocks(cache_bytes, min(window, fitting))
+    is_enough = n_blocks == shares.blocks(1 << 60, min(window, fitting))
+    why = f"{config.max_num_seqs} full windows need no more" if is_enough else f"limited by {limit}"
     if fitting < window:
         why += f"; the model's window of {window:,} tokens was cut to the {fitting:,} that fit"
-    host_free = free_bytes(torch.device("cpu")) if device.type == "cuda" else free - model_bytes - fixed - n_blocks * per_block
-    return KVBudget(n_blocks, min(window, fitting), n_blocks * per_block, _host_bytes(config, max(0, host_free), device), why)
+    n_bytes = sum(n * group.block_bytes for n, group in zip(n_blocks, groups, strict=True))
+    host_free = free_bytes(torch.device("cpu")) if device.type == "cuda" else free - model_bytes - fixed - n_bytes
+    host_bytes = _host_bytes(config, max(0, host_free), device)
+    sized = tuple(
+        structs.replace(group, n_blocks=n, n_host_blocks=n_host)
+        for group, n, n_host in zip(groups, n_blocks, shares.host_blocks(host_bytes, n_blocks), strict=True)
+    )
+    return KVBudget(block_size, sized, min(window, fitting), n_bytes, host_bytes, why)
+
+
+def block_size_for(window: int) -> int:
+    """Tokens of a block of auto size, for a window of so many tokens."""
+    return next((size for longest, size in BLOCK_SIZES if window <= longest), LARGEST_BLOCK)
+
+
+def _words(groups: Sequence[KVGroup], block_size: int) -> str:
+    per_token = sum(group.block_bytes for group in groups if not group.recurrent) // block_size
+    words = f"a token takes {per_token:,} bytes"
+    states = [group.block_bytes for group in groups if group.recurrent]
+    return f"{words}, a state {_gib(states[0])}" if states else words
 
 
 def _host_bytes(config: EngineConfig, free: int, device: torch.device) -> int:

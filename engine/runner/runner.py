@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.kv.storage import HostStorage, KVStorage
+from engine.kv.groups import KVGroup
+from engine.kv.storage import GroupStorage, HostStorage, KVStorage, StateStorage, Storage
 from engine.models import registry
 from engine.models.operators import Operators
 from engine.runner import memory, threads
@@ -65,11 +66,10 @@ class ModelRunner:
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
         )
-        self.n_blocks = self.budget.n_blocks
+        self.block_size = self.budget.block_size
+        self.kv_groups = self.budget.groups
         self.max_model_len = self.budget.max_model_len
         self.kv_bytes = self.budget.n_bytes
-        self.block_bytes = self.kv_bytes // self.n_blocks
-        self.n_host_blocks = self.budget.host_bytes // self.block_bytes
         threads.use(config.threads)
         ops = Operators(self.device, self.dtype, self.kv_dtype, exact=config.kernel_precision == "exact")
         self.model = registry.build(model, ops, self.max_model_len)
@@ -83,13 +83,13 @@ class ModelRunner:
         )
         if self.device.type == "cpu" and not ops.native:
             _warn_of_plain_torch(*_explained(ops))
-        self.kv = KVStorage(
-            model.n_layers, self.n_blocks, config.block_size, model.n_kv_heads, model.head_dim, self.kv_dtype, self.device
-        )
-        self.host = HostStorage(self.kv, self.n_host_blocks) if self.n_host_blocks else None
+        self.kv = GroupStorage({group: self._storage(group) for group in self.kv_groups})
+        n_slots = [group.n_host_blocks for group in self.kv_groups]
+        self.host = HostStorage(self.kv, n_slots) if any(n_slots) else None
         self.sampler = Sampler(min(n_vocab or model.vocab_size, model.vocab_size), self.device.type)
-        n_columns = -(-self.max_model_len // config.block_size)
-        buffers = StepBuffers(config.token_budget, config.max_num_seqs, n_columns, config.block_size, self.device)
+        n_columns = -(-self.max_model_len // self.block_size)
+        sizes = config.token_budget, config.max_num_seqs, n_columns, self.block_size
+        buffers = StepBuffers(self.kv_groups, *sizes, self.device)
         self.eager = EagerStep(self.model, self.kv, buffers)
         self.recorded = None
         if not ops.native:
@@ -97,6 +97,13 @@ class ModelRunner:
         else:
             threads.leave_to_native_operators()
             self.recorded = None if config.enforce_eager else self._recorded(buffers)
+
+    def _storage(self, group: KVGroup) -> Storage:
+        model, n_layers = self.model_config, len(group.layers)
+        if group.recurrent:
+            return StateStorage(n_layers, group.n_blocks, model.recurrent.state_shapes, self.device)
+        heads = model.n_kv_heads, model.head_dim
+        return KVStorage(n_layers, group.n_blocks, self.block_size, *heads, self.kv_dtype, self.device)
 
     def _recorded(self, buffers: StepBuffers) -> RecordedStep | None:
         try:
@@ -111,10 +118,11 @@ class ModelRunner:
         dynamic = self.model_config.rope.scaling == "dynamic"
         return {
             "weights": self.digest,
+            "device": self.device.type,
             "dtype": str(self.dtype),
             "kv_dtype": str(self.kv_dtype),
             "layout": self.kv.layout,
-            "block_size": self._config.block_size,
+            "block_size": self.block_size,
             "precision": self._config.kernel_precision,
             "quantization": self._config.quantization,
             "operators": "reference" if launch.missing is not None else launch.native.level(),
@@ -123,15 +131,15 @@ class ModelRunner:
         }
 
     @torch.inference_mode()
-    def move(self, moves: Moves) -> None:
-        """Copy blocks between the cache and host memory; done when it returns."""
-        assert self.host is not None
-        self.host.move(moves)
+    def move(self, moves: Sequence[Moves]) -> None:
+        """Copy blocks of each group between the cache and host memory, then within the cache; done when it returns."""
+        if self.host is not None:
+            self.host.move(moves)
+        self.kv.copy(moves)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a plan's tokens and draw from the last row of each entry that samples. Raises BrokenLogits."""
-        self.kv.copy(plan.copies)
         step: Step = self.recorded if self.recorded is not None and self.recorded.holds(plan) else self.eager
         size = step.prepare(plan)
         hidden = step.forward(size)
@@ -176,7 +184,8 @@ def _explained(ops: Operators) -> tuple[str, str, str]:
     if launch.missing is not None:
         return ", ".join(ops.plain), launch.missing, launch.remedy
     # Of each operator's faster implementations the last one can do most.
-    reasons = [reason.partition(": ")[2] for of_one in ops.plain.values() for reason in of_one[-1:]]
+    none = ("cpp: there are none of them yet",)
+    reasons = [reason.partition(": ")[2] for of_one in ops.plain.values() for reason in (of_one or none)[-1:]]
     remedy = "Leave --dtype at auto." if ops.dtype != torch.float32 else "Another model runs faster here."
     return ", ".join(ops.plain), "; ".join(dict.fromkeys(reasons)), remedy
 
@@ -195,4 +204,4 @@ def _kv_default(config: EngineConfig, device: torch.device, dtype: torch.dtype) 
 
 
 def _dtype(name: str, default: torch.dtype) -> torch.dtype:
-    return default if name == "auto" else getattr(torch, name)
+    return {"auto": default, "fp8_e4m3": torch.float8_e4m3fn}.get(name) or getattr(torch, name)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.kv.storage import KVStorage
+from engine.kv.storage import GroupStorage
 from engine.models.decoder import Decoder
 from engine.runner.inputs import StepBuffers, StepSize
 from engine.types import StepInputs, StepPlan
@@ -33,12 +33,12 @@ class Step(Protocol):
 class EagerStep:
     """A Step of any size and on any operators."""
 
-    def __init__(self, model: Decoder, kv: KVStorage, buffers: StepBuffers) -> None:
+    def __init__(self, model: Decoder, kv: GroupStorage, buffers: StepBuffers) -> None:
         """buffers: of the largest usual size; larger plans get their own."""
         self._model = model
         self._kv = kv
         self._buffers = buffers
-        self._inputs: StepInputs
+        self._inputs: list[StepInputs]
         self._hidden: Tensor
 
     def holds(self, plan: StepPlan) -> bool:
@@ -55,4 +55,4 @@ class EagerStep:
         return self._hidden
 
     def logits(self, size: StepSize) -> Tensor:
-        return self._model.logits(self._hidden.index_select(0, self._inputs.logit_rows))
+        return self._model.logits(self._hidden.index_select(0, self._inputs[0].logit_rows))

@@ -47,7 +47,7 @@ class Checkpoint(Protocol):
         ...
 
     def vector(self, name: str) -> Tensor:
-        """A 1-D tensor as float32."""
+        """A tensor of one dim, or of more than two, as float32."""
         ...
 
     def is_stored(self, name: str, data: Tensor) -> bool:

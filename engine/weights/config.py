@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma3", "mistral")
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_5", "gemma3", "mistral", "bamba")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,37 @@ class RopeConfig:
     rotary_dim: int
     scaling: str = "none"
     params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentConfig:
+    """Layers that carry a state from token to token instead of looking back at keys and values.
+
+    kind: "delta", the gated delta rule (arXiv:2412.06464), or "mamba2", a scalar state space (arXiv:2405.21060). A causal
+    convolution over conv_width tokens comes before it, which keeps the last conv_width - 1 inputs of each channel.
+    """
+
+    kind: str
+    layers: tuple[int, ...]
+    n_heads: int
+    """Value heads of the delta rule."""
+    head_dim: int
+    n_key_heads: int
+    """Key and query heads of the delta rule, groups of B and C of mamba2; each serves n_heads / n_key_heads heads."""
+    key_dim: int
+    conv_width: int
+    bias: bool = False
+    """The matrices around it have biases."""
+    conv_bias: bool = False
+
+    @property
+    def conv_channels(self) -> int:
+        return 2 * self.n_key_heads * self.key_dim + self.n_heads * self.head_dim
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of one layer: the convolution's last inputs, and the state; float32."""
+        return (self.conv_channels, self.conv_width - 1), (self.n_heads, self.key_dim, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +97,5 @@ class ModelConfig:
     """Factor of the embedding's rows; 1 for none."""
     activation: str
     """"silu" or "gelu_tanh"."""
+    recurrent: RecurrentConfig | None = None
+    """None where all layers have attention."""

@@ -77,7 +77,8 @@ class SafetensorsCheckpoint:
         return Weight(_QTYPES[tensor.dtype], (tensor.shape[0], tensor.shape[1]), tensor)
 
     def vector(self, name: str) -> Tensor:
-        require_rank(self, name, 1)
+        if len(self.shape(name)) == 2:
+            require_rank(self, name, 1)
         return self._tensor(name).float()
 
     def is_stored(self, name: str, data: Tensor) -> bool:

@@ -204,12 +204,14 @@ void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64
         case CacheType::f16: return split_of_tile<F16>(shape, tile, split, scratch, result);
         case CacheType::bf16: return split_of_tile<BF16>(shape, tile, split, scratch, result);
         case CacheType::s8: return split_of_tile<S8>(shape, tile, split, scratch, result);
+        case CacheType::f8: return split_of_tile<F8>(shape, tile, split, scratch, result);
     }
 }
 
 // The tile's queries, times what turns scores into powers of two (or, with a soft cap, into the argument of `capped`).
 void take_queries(const AttentionShape& shape, const AttentionTile& tile, const Scratch& scratch) {
-    const float factor = shape.soft_cap > 0.0f ? 2.0f * LOG2_E * shape.scale / shape.soft_cap : LOG2_E * shape.scale;
+    const float to_powers = shape.soft_cap > 0.0f ? 2.0f * LOG2_E * shape.scale / shape.soft_cap : LOG2_E * shape.scale;
+    const float factor = to_powers * unit(shape.cache.type);
     for (int64_t row = 0; row < tile.n_rows; ++row) {
         const int64_t at = tile.first_row + row;
         const float* from = tile.q + at / shape.group * tile.q_stride + at % shape.group * shape.head_size;
@@ -253,7 +255,7 @@ void write(const AttentionShape& shape, const AttentionTile& tile, const Total& 
         const int64_t at = tile.first_row + row;
         float* to = tile.out + at / shape.group * tile.out_stride + at % shape.group * shape.head_size;
         const float* mixed = total.mixed + row * HEAD_STRIDE;
-        const float inverse = 1.0f / total.softmax.sum[row];
+        const float inverse = 1.0f / total.softmax.sum[row] * unit(shape.cache.type);
         int64_t d = 0;
         for (; d + N <= shape.head_size; d += N) store(to + d, mul(load(mixed + d), set1(inverse)));
         for (; d < shape.head_size; ++d) to[d] = mixed[d] * inverse;

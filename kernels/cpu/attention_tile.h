@@ -31,6 +31,12 @@ struct BF16 {
     using Item = uint16_t;
     static PW_INLINE f32v get(const Item* p) { return load_bf16(p); }
 };
+// FP8_UNIT times too small: queries and results make up for it.
+struct F8 {
+    using Item = uint8_t;
+    static PW_INLINE f32v get(const Item* p) { return load_f8(p); }
+};
+PW_INLINE float unit(CacheType type) { return type == CacheType::f8 ? FP8_UNIT : 1.0f; }
 // Without its scales: they belong to positions, so that scores and weights take them up.
 struct S8 {
     using Item = int8_t;

@@ -10,11 +10,16 @@ namespace pagewell {
 // Dims of a head at most: scratch memory has room for as many.
 inline constexpr int64_t MOST_HEAD_SIZE = 512;
 
-// s8: whole numbers from -127 to 127, times a scale for each token and head.
-enum class CacheType : int64_t { f32, f16, bf16, s8 };
+// s8: whole numbers from -127 to 127, times a scale for each token and head. f8: E4M3 of arXiv:2209.05433.
+enum class CacheType : int64_t { f32, f16, bf16, s8, f8 };
 
 inline constexpr int64_t size_of(CacheType type) {
-    return type == CacheType::f32 ? 4 : type == CacheType::s8 ? 1 : 2;
+    switch (type) {
+        case CacheType::f32: return 4;
+        case CacheType::f16:
+        case CacheType::bf16: return 2;
+        default: return 1;
+    }
 }
 
 // Keys or values, [n_blocks, block_size, heads, D]; strides in elements.
@@ -33,7 +38,8 @@ struct Cache {
 struct CacheKernels {
     // Rotate one head: dims 0 .. 2 * half by cos and sin, [half] each; the rest of its `size` dims stays.
     void (*rotate)(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t size);
-    // x[i] -> to[i * step], converted to a cache's type other than s8; to f16 within -65504 .. 65504.
+    // x[i] -> to[i * step], converted to a cache's type other than s8; to f16 within -65504 .. 65504, to f8
+    // within -448 .. 448.
     void (*write)(const float* x, void* to, int64_t step, int64_t size, CacheType type);
     // x[i] -> to[i * step], x over the scale rounded to nearest even; returns the scale, max |x| / 127. All are 0 where the scale
     // is 0, or NaN because a value is not finite. The same bits on all levels.

@@ -5,7 +5,7 @@ namespace pagewell::PW_ISA {
 namespace {
 
 constexpr int N = f32v::N;
-constexpr float MOST_F16 = 65504.0f;
+constexpr float MOST_F16 = 65504.0f, MOST_F8 = 448.0f;
 
 void rotate(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t size) {
     int64_t i = 0;
@@ -31,30 +31,35 @@ void write_f32(const float* x, float* to, int64_t step, int64_t size) {
     }
 }
 
-template <typename Convert>
-PW_INLINE void write_halves(const float* x, uint16_t* to, int64_t step, int64_t size, const Convert& convert) {
+template <typename Item, typename Convert>
+PW_INLINE void write_narrow(const float* x, void* out, int64_t step, int64_t size, const Convert& convert) {
+    auto* to = static_cast<Item*>(out);
     int64_t i = 0;
     if (step == 1) {
         for (; i + N <= size; i += N) convert(to + i, load(x + i));
     }
     for (; i < size; i += N) {
         const int n = size - i < N ? int(size - i) : N;
-        uint16_t values[N];
+        Item values[N];
         convert(values, n == N ? load(x + i) : load_some(x + i, n));
         for (int j = 0; j < n; ++j) to[(i + j) * step] = values[j];
     }
 }
 
+// In this order NaN stays NaN.
+PW_INLINE f32v within(float most, f32v x) {
+    return min(set1(most), max(set1(-most), x));
+}
+
 void write(const float* x, void* to, int64_t step, int64_t size, CacheType type) {
-    if (type == CacheType::f32) {
-        write_f32(x, static_cast<float*>(to), step, size);
-    } else if (type == CacheType::f16) {
-        const f32v most = set1(MOST_F16), least = set1(-MOST_F16);
-        // In this order NaN stays NaN.
-        write_halves(x, static_cast<uint16_t*>(to), step, size,
-                     [&](uint16_t* p, f32v v) { store_f16(p, min(most, max(least, v))); });
-    } else {
-        write_halves(x, static_cast<uint16_t*>(to), step, size, [](uint16_t* p, f32v v) { store_bf16(p, v); });
+    switch (type) {
+        case CacheType::f32: return write_f32(x, static_cast<float*>(to), step, size);
+        case CacheType::f16:
+            return write_narrow<uint16_t>(x, to, step, size, [](uint16_t* p, f32v v) { store_f16(p, within(MOST_F16, v)); });
+        case CacheType::bf16: return write_narrow<uint16_t>(x, to, step, size, [](uint16_t* p, f32v v) { store_bf16(p, v); });
+        case CacheType::f8:
+            return write_narrow<uint8_t>(x, to, step, size, [](uint8_t* p, f32v v) { store_f8(p, within(MOST_F8, v)); });
+        case CacheType::s8: return;  // has scales: quantize
     }
 }
 

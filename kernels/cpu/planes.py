@@ -9,7 +9,7 @@ from kernels.cpu.launch import native
 from kernels.cpu.support import require, require_shape, unsupported
 from kernels.ops import OpSpec, Scales
 
-TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
+TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m3fn: 4, torch.int8: 3}
 """As CacheType of cache.h numbers them."""
 
 

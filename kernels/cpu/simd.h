@@ -29,6 +29,12 @@ PW_INLINE void touched([[maybe_unused]] const void* p, [[maybe_unused]] size_t n
 #endif
 }
 
+// The bits of an E4M3 number, its sign extended, shifted left by 7, are those of a float16 that is 2^-8 of it, but for the second bit,
+// which has to be 0 and is the sign's. Float16 holds all of them, the least ones too. One in the last place carries into the second
+// bit where the number is NaN, all ones, and nowhere else; what it makes of the second bit is flipped by, so that NaN stays NaN.
+constexpr int16_t FP8_LAST = 0x80, FP8_SECOND = 0x4000;
+constexpr float FP8_UNIT = 256.0f;
+
 // Of the magnitudes: max_magnitude(a, b) is the larger of a, which has no sign, and |b|; NaN is larger than all (bits are compared).
 #if defined(__AVX512F__)
 
@@ -57,6 +63,12 @@ PW_INLINE f32v load_bf16(const uint16_t* p) {
 PW_INLINE f32v load_s8(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
 // Whole numbers from -128 to 127.
 PW_INLINE void store_s8(int8_t* p, f32v x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v))); }
+PW_INLINE __m256i fp8_halves(__m128i bytes) {
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+    const __m256i carried = _mm256_add_epi16(wide, _mm256_set1_epi16(FP8_LAST));
+    return _mm256_ternarylogic_epi32(wide, carried, _mm256_set1_epi16(FP8_SECOND), 0x78);  // a ^ (b & c)
+}
+PW_INLINE f32v load_f8(const uint8_t* p) { return {_mm512_cvtph_ps(fp8_halves(_mm_loadu_si128((const __m128i*)p)))}; }
 PW_INLINE f32v add(f32v a, f32v b) { return {_mm512_add_ps(a.v, b.v)}; }
 PW_INLINE f32v sub(f32v a, f32v b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PW_INLINE f32v mul(f32v a, f32v b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -110,6 +122,12 @@ PW_INLINE void store_s8(int8_t* p, f32v x) {
     const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
     _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(half, half));
 }
+PW_INLINE __m128i fp8_halves(__m128i bytes) {  // of the first eight
+    const __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
+    const __m128i carried = _mm_add_epi16(wide, _mm_set1_epi16(FP8_LAST));
+    return _mm_xor_si128(wide, _mm_and_si128(carried, _mm_set1_epi16(FP8_SECOND)));
+}
+PW_INLINE f32v load_f8(const uint8_t* p) { return {_mm256_cvtph_ps(fp8_halves(_mm_loadl_epi64((const __m128i*)p)))}; }
 PW_INLINE f32v add(f32v a, f32v b) { return {_mm256_add_ps(a.v, b.v)}; }
 PW_INLINE f32v sub(f32v a, f32v b) { return {_mm256_sub_ps(a.v, b.v)}; }
 PW_INLINE f32v mul(f32v a, f32v b) { return {_mm256_mul_ps(a.v, b.v)}; }
@@ -177,6 +195,15 @@ PW_INLINE void store_s8(int8_t* p, f32v x) {
     const int32_t four = vget_lane_s32(vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(half, half))), 0);
     __builtin_memcpy(p, &four, 4);
 }
+PW_INLINE float16x8_t fp8_halves(int8x8_t bytes) {
+    const int16x8_t wide = vshll_n_s8(bytes, 7), carried = vaddq_s16(wide, vdupq_n_s16(FP8_LAST));
+    return vreinterpretq_f16_s16(veorq_s16(wide, vandq_s16(carried, vdupq_n_s16(FP8_SECOND))));
+}
+PW_INLINE f32v load_f8(const uint8_t* p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, 4);
+    return {vcvt_f32_f16(vget_low_f16(fp8_halves(vreinterpret_s8_s32(vdup_n_s32(four)))))};
+}
 PW_INLINE f32v add(f32v a, f32v b) { return {vaddq_f32(a.v, b.v)}; }
 PW_INLINE f32v sub(f32v a, f32v b) { return {vsubq_f32(a.v, b.v)}; }
 PW_INLINE f32v mul(f32v a, f32v b) { return {vmulq_f32(a.v, b.v)}; }
@@ -213,6 +240,21 @@ PW_INLINE void store_bf16(uint16_t* p, f32v x) {
     float values[f32v::N];
     store(values, x);
     for (int i = 0; i < f32v::N; ++i) p[i] = to_bf16(values[i]);
+}
+
+// float32 within -448 .. 448, or NaN, -> E4M3, to nearest even; NaN stays NaN.
+PW_INLINE void store_f8(uint8_t* p, f32v x) {
+    // Vectors of GCC and Clang: the same on all levels.
+    typedef uint32_t words __attribute__((vector_size(sizeof x)));
+    typedef float floats __attribute__((vector_size(sizeof x)));
+    typedef uint8_t bytes __attribute__((vector_size(f32v::N)));
+    const auto bits = __builtin_bit_cast(words, x.v), size = bits & 0x7fffffff;
+    const words normal = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3);
+    // Below 2^-6 all are whole numbers of 2^-9, which is the last bit of 2^14.
+    const words tiny = __builtin_bit_cast(words, __builtin_bit_cast(floats, size) + 16384.0f) - 0x46800000;
+    const words code = size < 0x3c800000 ? tiny : normal, nan = words{} + 0x7f;
+    const auto out = __builtin_convertvector((code < nan ? code : nan) | (bits >> 24 & 0x80), bytes);
+    __builtin_memcpy(p, &out, sizeof out);
 }
 
 // e^x within 2 ulp: 2^k times a polynomial (Cephes' expf). x below -87.3 gives 0, above 88.37 what 88.37 gives, 2.4e38: k is 127 at

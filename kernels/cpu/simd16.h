@@ -26,11 +26,6 @@ PW_INLINE PairSums sums_of_halves(__m256i bytes) {
 
 #endif
 
-// The bits of an E4M3 number, with its sign extended and shifted left by 7, are those of a float16 that is 2^-8 of it, once the second
-// bit is cleared. Float16 holds all of them, the smallest ones too; NaN becomes 480.
-constexpr int16_t FP8_KEPT = int16_t(0xbfff);
-constexpr float FP8_UNIT = 256.0f;
-
 #if defined(__AVX512F__)
 
 struct F {
@@ -72,10 +67,7 @@ PW_INLINE F w_look_up(W a, const float* table) {
     return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, 8 * B), _mm512_load_ps(table))};
 }
 // Sixteen numbers of FP8_UNIT each
-PW_INLINE F f_fp8(const uint8_t* p) {
-    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-    return {_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(FP8_KEPT)))};
-}
+PW_INLINE F f_fp8(const uint8_t* p) { return {load_f8(p).v}; }
 
 constexpr bool UNSIGNED_DOTS = true;  // weights are unsigned bytes
 struct Dot {
@@ -170,11 +162,7 @@ PW_INLINE F w_look_up(W x, const float* table) {
     };
     return {eight(x.a), eight(x.b)};
 }
-PW_INLINE F f_fp8(const uint8_t* p) {
-    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-    const __m256i halves = _mm256_and_si256(wide, _mm256_set1_epi16(FP8_KEPT));
-    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
-}
+PW_INLINE F f_fp8(const uint8_t* p) { return {load_f8(p).v, load_f8(p + 8).v}; }
 PW_INLINE __m256i four(const int8_t* x) {
     int32_t word;
     __builtin_memcpy(&word, x, 4);
@@ -327,10 +315,7 @@ PW_INLINE F w_look_up(W x, const float* table) {
 }
 PW_INLINE F f_fp8(const uint8_t* p) {
     const int8x16_t bytes = vld1q_s8((const int8_t*)p);
-    const auto eight = [](int8x8_t half) {
-        return vreinterpretq_f16_s16(vandq_s16(vshlq_n_s16(vmovl_s8(half), 7), vdupq_n_s16(FP8_KEPT)));
-    };
-    const float16x8_t low = eight(vget_low_s8(bytes)), high = eight(vget_high_s8(bytes));
+    const float16x8_t low = fp8_halves(vget_low_s8(bytes)), high = fp8_halves(vget_high_s8(bytes));
     return {{vcvt_f32_f16(vget_low_f16(low)), vcvt_f32_f16(vget_high_f16(low)), vcvt_f32_f16(vget_low_f16(high)),
              vcvt_f32_f16(vget_high_f16(high))}};
 }

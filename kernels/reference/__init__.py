@@ -10,11 +10,12 @@ from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
 from kernels.reference.linear import embedding, gated_linear, quant_linear, quant_linears
 from kernels.reference.norm import rms_norm, rms_norm_add
+from kernels.reference.recurrent import causal_conv, delta_rule, state_scan
 from kernels.reference.sample import logprobs, penalize, sample
 from kernels.reference.uniform import uniform
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_KV_TYPES = (*_FLOATS, torch.int8)
+_KV_TYPES = (*_FLOATS, torch.float8_e4m3fn, torch.int8)
 
 
 def _supports(spec: OpSpec) -> str | None:
@@ -50,6 +51,9 @@ IMPLS = tuple(
         ("rms_norm_add", rms_norm_add, _PLAIN),
         ("rope_and_write_kv", rope_and_write_kv, _CACHES),
         ("paged_attention", paged_attention, _ATTENTION),
+        ("causal_conv", causal_conv, _PLAIN),
+        ("delta_rule", delta_rule, _PLAIN),
+        ("state_scan", state_scan, _PLAIN),
         ("silu_mul", silu_mul, _PLAIN),
         ("gelu_tanh_mul", gelu_tanh_mul, _PLAIN),
         ("copy_blocks", copy_blocks, _CACHES),

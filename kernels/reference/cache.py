@@ -9,6 +9,8 @@ from torch import Tensor
 
 from kernels.ops import Scales
 
+_SATURATING = (torch.float16, torch.float8_e4m3fn)
+
 
 def rope_and_write_kv(
     q: Tensor,
@@ -34,8 +36,9 @@ def rope_and_write_kv(
 
 
 def _within(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in the dtype of a cache; float16 ends early enough for a key to leave it."""
-    return (x.clamp(-65504, 65504) if dtype == torch.float16 else x).to(dtype)
+    """x in the dtype of a cache; some end early enough for a key to leave them."""
+    most = torch.finfo(dtype).max
+    return (x.clamp(-most, most) if dtype in _SATURATING else x).to(dtype)
 
 
 def _quantised(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app import settings as module
 from app.commands.settings import markdown_table
 from app.options import did_you_mean, format_bytes, parse_bytes
-from app.settings import OPTIONS, Settings, is_loopback, load, make
+from app.settings import BY_NAME, OPTIONS, Settings, is_loopback, load, make
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 
@@ -86,6 +86,17 @@ def test_a_wrong_file_is_refused_with_the_name_that_was_meant(toml: Path, text: 
     toml.write_text(text)
     with pytest.raises(ConfigError, match=wanted):
         load_clean()
+
+
+def test_a_block_size_is_a_number_or_auto_wherever_it_is_given(toml: Path) -> None:
+    assert make().engine.block_size == "auto" and BY_NAME["block_size"].metavar == "INT|auto"
+    for text, value in (("64", 64), ("auto", "auto")):
+        assert load_clean(environ={"PAGEWELL_BLOCK_SIZE": text}).engine.block_size == value
+        toml.write_text(f'[serving]\nblock_size = "{text}"\n')
+        assert load_clean().engine.block_size == value
+    for wrong, why in (("fast", "neither a number nor auto"), ("0", "expected int >= 1"), ("24", "not a power of two")):
+        with pytest.raises(ConfigError, match=why):
+            load_clean(environ={"PAGEWELL_BLOCK_SIZE": wrong})
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.server import LiveServer, serve
 
-PROMPT = " ".join(f"Line {i} of the agent's instructions says to keep {i * 7919 % 1000} things in mind." for i in range(40))
+PROMPT = " ".join(f"Line {i} of the agent's instructions says to keep {i * 7919 % 1000} things in mind." for i in range(80))
 
 
 def ask(server: LiveServer) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def test_a_prompt_from_before_a_restart_is_known_and_gives_the_same_text(end: st
     with serve(tmp_path) as server:
         cold = ask(server)
         n_prompt = cold["usage"]["prompt_tokens"]
-        assert n_prompt > 500 and cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        assert n_prompt > 1024 and cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         if end == "kill":
             wait_stored(server, tmp_path, n_prompt // 16)
         getattr(server.process, end)()
@@ -44,6 +44,12 @@ def test_a_prompt_from_before_a_restart_is_known_and_gives_the_same_text(end: st
         assert known["usage"]["prompt_tokens_details"]["cached_tokens"] >= n_prompt - 32
         assert known["choices"][0]["text"] == cold["choices"][0]["text"]
         assert server.metric("pagewell_fetched_blocks_total") >= n_prompt // 16 - 1
+        cached = known["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert server.metric("pagewell_prefix_cache_hits_total", tier="disk") == cached
+        moved = [server.metric("pagewell_kv_moved_bytes_total", way=way) for way in ("disk_to_host", "host_to_device")]
+        assert moved[0] == moved[1] > 0 and server.metric("pagewell_kv_damaged_total") == 0
+        assert server.metric("pagewell_kv_blocks", state="disk") >= n_prompt // 16
+        assert server.metric("pagewell_kv_disk_limit_bytes") > server.metric("pagewell_kv_disk_bytes") > moved[0]
         server.wait_idle()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from engine.kv.connector import Holdings
 from tests.engine.fake_runner import FakeRunner
 
 
@@ -21,7 +22,7 @@ class FakeConnector:
 
     def load(self, keys: Sequence[bytes], slots: Sequence[int], done: Callable[[int], None]) -> None:
         for slot in slots:  # a disk writes as soon as it is asked
-            self._runner.host[slot] = [-1] * self._runner.block_size
+            self._runner.host[slot] = [-1] * len(self._runner.host[slot])
 
         def happen(most: int | None) -> None:
             n = min(self.match(keys), len(keys) if most is None else most)
@@ -45,6 +46,9 @@ class FakeConnector:
 
     def lose(self, key: bytes) -> None:
         self.kept.pop(key, None)
+
+    def holdings(self) -> Holdings:
+        return Holdings(n_blocks=len(self.kept))
 
     def clear(self) -> None:
         self.kept.clear()

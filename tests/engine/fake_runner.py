@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import time
+from array import array
+from itertools import accumulate
+from typing import Any
 
+from engine.errors import BrokenLogits
 from engine.info import ModelInfo
+from engine.kv.groups import KVGroup
 from engine.text.pieces import Pieces
 from engine.types import Entry, Moves, Sampled, Sequence, StepPlan, StepResult, TokenLogprob
 
@@ -46,7 +51,10 @@ class ByteTokenizer:
 
 
 class FakeRunner:
-    """`end_every` makes about one in so many draws the end token; `step_s` is how long a step takes."""
+    """`end_every` makes about one in so many draws the end token; `step_s` is how long a step takes.
+
+    groups: as many KV groups as are wanted, of any kinds; else one of all tokens, of n_blocks and n_host_blocks.
+    """
 
     block_bytes = 1 << 10
 
@@ -59,55 +67,87 @@ class FakeRunner:
         end_every: int = 0,
         step_s: float = 0.0,
         n_host_blocks: int = 0,
+        groups: tuple[KVGroup, ...] = (),
     ) -> None:
+        one = KVGroup(n_blocks=n_blocks, n_host_blocks=n_host_blocks, block_bytes=self.block_bytes)
+        self.kv_groups = groups or (one,)
         self.n_blocks = n_blocks
-        self.n_host_blocks = n_host_blocks
-        self.host: list[list[int | None]] = [[None] * block_size for _ in range(n_host_blocks)]
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.kv_extras: dict[str, str | int] = {"model": "fake"}
         self.end_every = end_every
         self.step_s = step_s
-        self.fail_next = False
-        self.slots: list[int | None] = [None] * (n_blocks * block_size)
+        self.fail_next = self.break_next = False
+        self.blocks: list[list[list[int | None]]] = []
+        """Of each group and block what it holds: the prefix before each of its tokens, or the one that made the state."""
+        self.host: list[list[int | None]] = []
+        for group in self.kv_groups:
+            size = 1 if group.recurrent else block_size
+            self.blocks.append([[None] * size for _ in range(group.n_blocks)])
+            self.host += [[None] * size for _ in range(group.n_host_blocks)]
 
-    def move(self, moves: Moves) -> None:
-        size = self.block_size
-        for block_id, slot in moves.demotions:
-            self.host[slot] = self.slots[block_id * size : (block_id + 1) * size]
-        for slot, block_id in moves.promotions:
-            self.slots[block_id * size : (block_id + 1) * size] = self.host[slot]
+    def move(self, moves: tuple[Moves, ...]) -> None:
+        for blocks, of_group in zip(self.blocks, moves, strict=True):
+            for block_id, slot in of_group.demotions:
+                self.host[slot][:] = self._as_held(blocks[block_id])
+            for slot, block_id in of_group.promotions:
+                blocks[block_id] = list(self.host[slot])
+            for source, destination in of_group.copies:
+                blocks[destination] = list(blocks[source])
+
+    def _as_held(self, content: list[int | None]) -> list[int | None]:
+        return content
 
     def execute(self, plan: StepPlan) -> StepResult:
         if self.step_s:
             time.sleep(self.step_s)
-        for source, destination in plan.copies:
-            size = self.block_size
-            self.slots[destination * size : (destination + 1) * size] = self.slots[source * size : (source + 1) * size]
         for entry in plan.entries:
             self._write(entry)
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("the fake runner was told to fail")
+        if self.break_next:
+            self.break_next = False
+            raise BrokenLogits([plan.entries[0].seq.request.uid])
         return StepResult(tuple(self._read(entry) for entry in plan.entries))
 
-    def _slot(self, seq: Sequence, position: int) -> int:
-        return seq.block_ids[position // self.block_size] * self.block_size + position % self.block_size
-
     @staticmethod
-    def _prefix(seq: Sequence, end: int) -> int:
-        return hash(tuple(seq.token_ids[:end]))
+    def _prefixes(seq: Sequence, end: int) -> list[int]:
+        """What the slot of each position holds: a digest of all tokens up to it."""
+        return list(accumulate(seq.token_ids[:end], lambda before, token_id: hash((before, token_id)), initial=0))[1:]
+
+    def _held(self, g: int, seq: Sequence, position: int) -> tuple[list[int | None], int]:
+        """The block of a group that is to hold a position, and where in it."""
+        block_id = seq.tables[g][position // self.block_size]
+        assert block_id >= 0, "a block behind the window is asked for"
+        return self.blocks[g][block_id], position % self.block_size
 
     def _write(self, entry: Entry) -> None:
-        for position in range(entry.start, entry.start + entry.n_query):
-            self.slots[self._slot(entry.seq, position)] = self._prefix(entry.seq, position + 1)
+        seq, start, end = entry.seq, entry.start, entry.start + entry.n_query
+        prefixes = self._prefixes(seq, end)
+        for g, group in enumerate(self.kv_groups):
+            if group.recurrent:
+                (block_id,) = seq.tables[g]
+                before = self.blocks[g][block_id][0]
+                assert start == 0 or before == prefixes[start - 1], (
+                    f"request {seq.request.uid}: the state is that of another text"
+                )
+                self.blocks[g][block_id] = [prefixes[end - 1]]
+                continue
+            for position in range(start, end):
+                block, at = self._held(g, seq, position)
+                block[at] = prefixes[position]
 
     def _read(self, entry: Entry) -> Sampled:
         seq, end = entry.seq, entry.start + entry.n_query
-        for position in range(end):
-            assert self.slots[self._slot(seq, position)] == self._prefix(seq, position + 1), (
-                f"request {seq.request.uid}: position {position} holds the KV of something else"
-            )
+        prefixes = self._prefixes(seq, end)
+        for g, group in enumerate(self.kv_groups):
+            first = max(0, entry.start - group.window + 1) if group.window else 0
+            for position in range(first, end) if not group.recurrent else ():
+                block, at = self._held(g, seq, position)
+                assert block[at] == prefixes[position], (
+                    f"request {seq.request.uid}: position {position} holds the KV of something else"
+                )
         prompt_logprobs = None
         if seq.prompt_logprobs is not None:
             positions = range(end - entry.n_logits + 1, min(end + 1, seq.n_prompt))
@@ -134,6 +174,22 @@ class FakeRunner:
         if self.end_every and draw % self.end_every == 0 and seq.n_output >= seq.request.params.min_tokens:
             return END_ID
         return 97 + draw % 26
+
+
+class SharingRunner(FakeRunner):
+    """Its host memory can be read and filled by a real connector: each token's prefix is a number of 8 bytes."""
+
+    def __init__(self, *args: Any, **knobs: Any) -> None:
+        super().__init__(*args, **knobs)
+        self.host = [array("q", [0] * self.block_size) for _ in range(self.kv_groups[0].n_host_blocks)]
+
+    def _as_held(self, content: list[int | None]) -> Any:
+        return array("q", [value or 0 for value in content])
+
+    def buffers(self, slot: int) -> list[memoryview]:
+        """Two pieces, as keys and values are."""
+        whole = memoryview(self.host[slot]).cast("B")
+        return [whole[:8], whole[8:]]
 
 
 def fake_info(runner: FakeRunner) -> ModelInfo:

@@ -14,13 +14,13 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import EngineDead, InvalidRequest, PromptTooLong, QueueFull
 from engine.outputs import RequestOutput
-from engine.types import Delta, Finished, FinishReason, SamplingParams, Started
+from engine.types import Delta, Finished, FinishReason, Request, SamplingParams, Started
 from tests.engine.fake_runner import ByteTokenizer, FakeRunner, fake_info
 
 
 @asynccontextmanager
 async def fake_engine(step_s: float = 0.0, max_model_len: int = 256, **knobs) -> AsyncIterator[AsyncEngine]:
-    config = EngineConfig(block_size=4, debug_checks=True, **knobs)
+    config = EngineConfig(debug_checks=True, **knobs)
     runner, tokenizer = FakeRunner(200, 4, max_model_len, step_s=step_s), ByteTokenizer()
     info = fake_info(runner)
     engine = AsyncEngine(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, None, info, config)
@@ -160,7 +160,7 @@ async def test_a_broken_law_kills_the_engine_loudly_and_ends_every_request(owned
         streams = [engine.submit(list(b"hello" * i), SamplingParams(max_tokens=200)) for i in (1, 2)]
         for stream in streams:
             await anext(stream)
-        engine._core.kv.pool.blocks[engine._core.scheduler.running[0].block_ids[0] if owned else 150].refs += 7
+        engine._core.kv.memories[0].pool.blocks[engine._core.scheduler.running[0].tables[0][0] if owned else 150].refs += 7
         for stream in streams:
             events = [event async for event in stream]
             assert events[-1].reason is FinishReason.ERROR and "has stopped" in events[-1].error
@@ -193,3 +193,79 @@ async def test_is_live_knows_a_request_from_its_first_moment_to_its_last() -> No
         stream = engine.submit(list(b"hello"), SamplingParams(max_tokens=3))
         assert engine.is_live(stream.uid) and not engine.is_live(stream.uid + 1)
         assert [event async for event in stream] and not engine.is_live(stream.uid)
+
+
+async def test_what_is_fetched_ahead_is_awaited_and_the_answer_is_the_same() -> None:
+    async def answer(engine: AsyncEngine) -> RequestOutput:
+        output = RequestOutput.empty([], 1)
+        async for event in engine.submit(list(b"hello"), SamplingParams(max_tokens=5, temperature=0)):
+            output.add(event)
+        return output
+
+    async with fake_engine() as engine:
+        alone = await answer(engine)
+        seen = []
+
+        async def ahead(request: Request) -> None:
+            await asyncio.sleep(0.05)
+            seen.append((request.prompt_token_ids, (await engine.stats()).n_waiting))
+
+        engine.ahead = ahead
+        fetched = await answer(engine)
+        assert seen == [(list(b"hello"), 1)] and engine.n_live == 0
+        assert fetched.outputs[0].text == alone.outputs[0].text
+
+
+async def test_what_fails_ahead_is_computed_here(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_engine() as engine:
+
+        async def ahead(_: Request) -> None:
+            raise RuntimeError("the peer is mad")
+
+        engine.ahead = ahead
+        events = [event async for event in engine.submit(list(b"hello"), SamplingParams(max_tokens=5))]
+        assert events[-1].reason is FinishReason.STOP and "the peer is mad" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["abort", "aclose", "close", "die"])
+async def test_a_request_that_waits_for_what_is_fetched_ends_as_any_other(end: str) -> None:
+    async with fake_engine() as engine:
+        cancelled = asyncio.Event()
+
+        async def ahead(_: Request) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                cancelled.set()
+
+        engine.ahead = ahead
+        observed = []
+        engine.observers.append(observed.append)
+        stream = engine.submit(list(b"hello"), SamplingParams(max_tokens=5))
+        assert engine.n_live == 1 and engine.is_live(stream.uid)
+        await asyncio.sleep(0.01)
+        if end == "die":
+            engine._core.stop()
+            await asyncio.to_thread(engine._thread.join)
+            stream.abort()
+        elif end == "close":
+            await engine.close()
+        else:
+            stream.abort() if end == "abort" else await stream.aclose()
+            await until_idle(engine)
+        await asyncio.wait_for(cancelled.wait(), 5)
+        for _ in range(200):
+            if not engine.n_live:
+                break
+            await asyncio.sleep(0.005)
+        terminals = [event for event in observed if isinstance(event, Finished)]
+        assert [event.reason for event in terminals] == [FinishReason.ERROR if end in ("close", "die") else FinishReason.ABORT]
+        assert terminals[0].usage.n_prompt == 5 and engine.n_live == 0
+        if end != "aclose":
+            events = [event async for event in stream]
+            assert isinstance(events[-1], Finished)
+
+
+async def test_a_question_is_answered_between_two_steps() -> None:
+    async with fake_engine() as engine:
+        assert await engine.ask(lambda core: len(core.kv.memories[0].pool.blocks)) == 200

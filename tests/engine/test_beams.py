@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -54,7 +55,8 @@ class Searches:
             **knobs,
         )
         self.runner = ModelRunner(config, open_checkpoint(folder))
-        self.runner.n_blocks = n_blocks
+        (group,) = self.runner.kv_groups
+        self.runner.kv_groups = (structs.replace(group, n_blocks=n_blocks),)
         self.core = EngineCore(config, self.runner, ByteTokenizer(), self._receive)
         self.outputs: dict[int, RequestOutput] = {}
         self.most_shared = 0
@@ -70,9 +72,9 @@ class Searches:
             self.outputs[uid] = RequestOutput.empty(prompt, params.n)
         self.core.step()
         while self.core.scheduler.has_work:
-            self.most_shared = max(self.most_shared, sum(block.refs > 1 for block in self.core.kv.pool.blocks))
+            self.most_shared = max(self.most_shared, sum(block.refs > 1 for block in self.core.kv.memories[0].pool.blocks))
             self.core.step()
-        assert self.core.kv.pool.n_free == len(self.core.kv.pool.blocks) and not self.core.groups
+        assert self.core.kv.memories[0].pool.n_free == len(self.core.kv.memories[0].pool.blocks) and not self.core.groups
         assert all(self.outputs[uid].error is None for uid in uids)
         return [[choice.token_ids for choice in self.outputs[uid].outputs] for uid in uids]
 

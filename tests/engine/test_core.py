@@ -16,7 +16,7 @@ from tests.engine.fake_runner import END_ID, ByteTokenizer, FakeRunner
 class Bench:
     def __init__(self, n_blocks: int = 100, end_every: int = 0, **knobs) -> None:
         self.runner = FakeRunner(n_blocks, 4, 64, end_every=end_every)
-        config = EngineConfig(**{"block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 32, "debug_checks": True, **knobs})
+        config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 32, "debug_checks": True, **knobs})
         self.events: list[Event] = []
         self.core = EngineCore(config, self.runner, ByteTokenizer(), self.events.extend)
 
@@ -28,7 +28,7 @@ class Bench:
         self.core.step()
         while self.core.scheduler.has_work:
             self.core.step()
-        assert self.core.kv.pool.n_free == len(self.core.kv.pool.blocks)
+        assert self.core.kv.memories[0].pool.n_free == len(self.core.kv.memories[0].pool.blocks)
 
     def output(self, uid: int, n: int = 1) -> RequestOutput:
         output = RequestOutput.empty(self.prompt, n)
@@ -155,7 +155,7 @@ def test_n_choices_share_the_prompts_blocks_and_are_what_they_are_alone() -> Non
     bench = Bench()
     uid = bench.add("a prompt of 20 token", n=3, temperature=1.0, seed=5)
     bench.core.step()
-    assert {block.refs for block in bench.core.kv.pool.blocks[:5]} == {3}
+    assert {block.refs for block in bench.core.kv.memories[0].pool.blocks[:5]} == {3}
     bench.finish()
     choices = bench.output(uid, 3).outputs
     assert len({choice.text for choice in choices}) == 3 and all(len(choice.token_ids) == 8 for choice in choices)

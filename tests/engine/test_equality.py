@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.core import EngineCore, Runner
@@ -23,6 +24,8 @@ from kernels.cpu import launch
 from tests import models, oracle
 
 N_TOKENS = 12
+DTYPES = {"auto": torch.float16, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
+"""Of the KV cache, where it is not exact."""
 PASSAGE = (
     "A lighthouse keeper writes one line in the log each evening. Monday: calm sea, two fishing boats. Tuesday: fog until noon. "
     "Wednesday: a storm from the west, the lamp burned all day. Thursday: the supply boat brought oil, bread and letters."
@@ -64,7 +67,7 @@ class Loaded:
             assert self.runner.kv_dtype == torch.float32
             self.expected = {name: oracle.greedy(path, ids, N_TOKENS) for name, ids in self.prompts.items()}
         else:
-            assert self.runner.kv_dtype == (torch.int8 if kv_cache_dtype == "int8" else torch.float16)
+            assert self.runner.kv_dtype == DTYPES[kv_cache_dtype]
             self.expected = {name: Bench(self).answer(name) for name in self.prompts}
 
 
@@ -72,8 +75,8 @@ class FewerBlocks:
     """The same runner with only n_blocks of its KV memory in use."""
 
     def __init__(self, runner: Runner, n_blocks: int, max_model_len: int) -> None:
-        self.n_blocks, self.max_model_len, self.kv_extras = n_blocks, max_model_len, runner.kv_extras
-        self.n_host_blocks, self.block_bytes = runner.n_host_blocks, runner.block_bytes
+        self.max_model_len, self.kv_extras, self.block_size = max_model_len, runner.kv_extras, runner.block_size
+        self.kv_groups = tuple(structs.replace(group, n_blocks=min(n_blocks, group.n_blocks)) for group in runner.kv_groups)
         self.move, self.execute = runner.move, runner.execute
 
 
@@ -82,7 +85,9 @@ class Bench:
 
     def __init__(self, loaded: Loaded, *, n_blocks: int | None = None, **knobs) -> None:
         config = EngineConfig(**{"max_num_seqs": 16, "debug_checks": True, **knobs})
-        runner = loaded.runner if n_blocks is None else FewerBlocks(loaded.runner, n_blocks, (n_blocks - 1) * 16)
+        runner = loaded.runner
+        if n_blocks is not None:
+            runner = FewerBlocks(runner, n_blocks, (n_blocks - 1) * runner.block_size)
         self.loaded = loaded
         self.core = EngineCore(config, runner, loaded.tokenizer, self._receive)
         self.outputs: dict[int, RequestOutput] = {}
@@ -103,9 +108,9 @@ class Bench:
         self.core.step()
         while self.core.scheduler.has_work:
             self.most_running = max(self.most_running, len(self.core.scheduler.running))
-            self.most_shared = max(self.most_shared, sum(block.refs > 1 for block in self.core.kv.pool.blocks))
+            self.most_shared = max(self.most_shared, sum(block.refs > 1 for block in self.core.kv.memories[0].pool.blocks))
             self.core.step()
-        assert self.core.kv.pool.n_free == len(self.core.kv.pool.blocks)
+        assert self.core.kv.memories[0].pool.n_free == len(self.core.kv.memories[0].pool.blocks)
 
     def answer(self, name: str, **params) -> list[int]:
         output = self.add(name, **params)
@@ -118,6 +123,7 @@ class Bench:
     params=[
         ("smollm2", "exact", "auto"),
         ("smollm2", "exact", "int8"),
+        ("smollm2", "exact", "fp8_e4m3"),
         ("smollm2", "fast", "auto"),
         pytest.param(("qwen_05b", "exact", "auto"), marks=pytest.mark.models),
         pytest.param(("qwen_05b", "fast", "auto"), marks=pytest.mark.models),
@@ -183,7 +189,7 @@ def test_preempted_and_brought_back_gives_the_same(loaded: Loaded, mode: str, ca
     for name, output in outputs.items():
         assert output.outputs[0].token_ids[:N_TOKENS] == loaded.expected[name]
     if mode == "swap":
-        assert scheduler.n_swaps > 0 and scheduler.n_recomputes == 0 and kv.n_promoted > 0
+        assert scheduler.n_swaps > 0 and scheduler.n_recomputes == 0 and kv.memories[0].n_promoted > 0
         n_known = sum(output.usage.n_cached for output in outputs.values())
         n_prompt = sum(output.usage.n_prompt for output in outputs.values())
         assert bench.core.counters.prompt_tokens == n_prompt - n_known, "something was computed again"
@@ -195,10 +201,10 @@ def test_a_prefix_that_comes_back_from_host_memory_gives_the_same(loaded: Loaded
     bench = Bench(loaded, n_blocks=-(-len(loaded.prompts["passage"]) // 16) + 3)
     assert bench.answer("passage") == loaded.expected["passage"]
     bench.answer("emoji", max_tokens=64)
-    n_demoted = bench.core.kv.n_demoted
+    n_demoted = bench.core.kv.memories[0].n_demoted
     again = bench.add("passage")
     bench.run()
-    assert n_demoted > 0 and bench.core.kv.n_promoted > 0
+    assert n_demoted > 0 and bench.core.kv.memories[0].n_promoted > 0
     assert again.usage.n_cached >= 32 and again.outputs[0].token_ids == loaded.expected["passage"]
 
 

@@ -8,11 +8,13 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from engine.config import EngineConfig
-from engine.core import MAX_FAILED_STEPS, PINNED_SHARE, EngineCore
+from engine.core import MAX_FAILED_STEPS, EngineCore
 from engine.errors import EngineDead, InvalidRequest
+from engine.kv.groups import KVGroup
+from engine.kv.pins import PINNED_SHARE
 from engine.outputs import RequestOutput
 from engine.scheduler import _Draft
 from engine.types import Event, Finished, FinishReason, Moves, Request, SamplingParams
@@ -24,17 +26,45 @@ MAX_LEN = 48
 TRUNKS = (b"the same system prompt, again", b"another trunk of text", b"")
 
 
+def everything(n_blocks: int, n_host_blocks: int, scale: int) -> KVGroup:
+    return KVGroup(n_blocks=n_blocks, n_host_blocks=n_host_blocks, block_bytes=1 << 10)
+
+
+def window(n_blocks: int, n_host_blocks: int, scale: int) -> KVGroup:
+    return KVGroup(n_blocks=n_blocks // 2, n_host_blocks=n_host_blocks // 2, block_bytes=1 << 10, window=7 * scale)
+
+
+def state(n_blocks: int, n_host_blocks: int, scale: int) -> KVGroup:
+    return KVGroup(n_blocks=n_blocks // 4, n_host_blocks=n_host_blocks // 4, block_bytes=1 << 12, recurrent=True)
+
+
+KINDS = {
+    "all": (everything,),
+    "window": (window,),
+    "all, window": (everything, window),
+    "all, state": (everything, state),
+    "state": (state,),
+    "all, window, state": (everything, window, state),
+}
+
+
 class Harness:
     """A core on the fake runner, stepped by hand, that gathers every request's events."""
 
-    def __init__(self, n_blocks: int, *, n_host_blocks: int = 0, **knobs) -> None:
-        self.runner = FakeRunner(n_blocks, BLOCK_SIZE, MAX_LEN, end_every=9, n_host_blocks=n_host_blocks)
-        defaults = dict(block_size=BLOCK_SIZE, max_num_seqs=6, max_num_batched_tokens=16, debug_checks=True)
+    def __init__(
+        self, n_blocks: int, *, n_host_blocks: int = 0, kinds: str = "all", block_size: int = BLOCK_SIZE, **knobs
+    ) -> None:
+        self.scale = block_size // BLOCK_SIZE
+        max_len = MAX_LEN * self.scale
+        groups = tuple(make(n_blocks, n_host_blocks, self.scale) for make in KINDS[kinds])
+        self.runner = FakeRunner(n_blocks, block_size, max_len, end_every=9, groups=groups)
+        defaults = dict(max_num_seqs=6, max_num_batched_tokens=16 * self.scale, debug_checks=True)
         config = EngineConfig(**{**defaults, **knobs})
         self.connector = FakeConnector(self.runner) if n_host_blocks else None
         self.core = EngineCore(config, self.runner, ByteTokenizer(), self.receive, self.connector)
         self.core._fetch_wait_s = 0.0
-        self.core.kv.kept_tokens = 2 * BLOCK_SIZE
+        if self.core.exchange is not None:
+            self.core.exchange.kept_tokens = 2 * block_size
         self.outputs: dict[int, RequestOutput] = {}
         self.terminals: dict[int, list[Finished]] = {}
         self.requests: dict[int, Request] = {}
@@ -46,8 +76,15 @@ class Harness:
                 self.terminals[event.uid].append(event)
 
     def add(self, prompt: bytes, params: SamplingParams, *, salt: str = "", priority: int = 0, pins: bool = False) -> int:
-        request = Request("", list(prompt), params, cache_salt=salt, priority=priority, pins=pins)
-        uid = self.core.add(request)
+        """What fills a block of BLOCK_SIZE is stretched to fill one here, but for a few tokens: so answers fill blocks too."""
+        stretched = [token_id for token_id in prompt for _ in range(self.scale)]
+        request = Request(
+            "", stretched[: len(stretched) - self.scale // 8], params, cache_salt=salt, priority=priority, pins=pins
+        )
+        return self.submit(request)
+
+    def submit(self, request: Request) -> int:
+        uid, params = self.core.add(request), request.params
         self.requests[uid] = request
         self.outputs[uid] = RequestOutput.empty(request.prompt_token_ids, params.n)
         self.terminals[uid] = []
@@ -69,23 +106,25 @@ class Harness:
         while self.connector is not None and (self.connector.orders or self.core._has_stores):
             self.connector.close()
             self.core.step()
-        host = self.core.kv.host
-        assert not (host._held or host._reserved), "an idle engine waits for its connector"
-        pool, pins = self.core.kv.pool, self.core.kv.pins
-        assert self.core.kv.n_pinned <= len(pool.blocks) * PINNED_SHARE
-        for uid in list(pins):
-            assert self.core.kv.unpin(uid) > 0 and not self.terminals[uid][0].error
-        assert pool.n_free == len(pool.blocks), "law e: an idle engine holds blocks"
+        kv, exchange = self.core.kv, self.core.exchange
+        assert exchange is None or exchange.n_settled == exchange._n_asked, "who waits for a handing over waits for ever"
+        for memory in kv.memories:
+            assert not (memory.host._held or memory.host.reserved), "an idle engine waits for its connector"
+            assert kv.pins.n_blocks(memory) <= len(memory.pool.blocks) * PINNED_SHARE
+        for uid in list(kv.pins):
+            assert kv.pins.unpin(uid) > 0 and not self.terminals[uid][0].error
+        for memory in kv.memories:
+            assert memory.pool.n_free == len(memory.pool.blocks), "law e: an idle engine holds blocks"
         assert all(len(terminals) == 1 for terminals in self.terminals.values()), "law e: one terminal event each"
 
     def answers(self, uid: int) -> list[tuple[str, list[int], FinishReason | None]]:
         return [(choice.text, choice.token_ids, choice.finish_reason) for choice in self.outputs[uid].outputs]
 
 
-def alone(request: Request) -> list[tuple[str, list[int], FinishReason | None]]:
+def alone(request: Request, block_size: int = BLOCK_SIZE) -> list[tuple[str, list[int], FinishReason | None]]:
     """The request's answers with the engine to itself, nothing cached, nothing cut."""
-    harness = Harness(400, max_num_batched_tokens=4096, max_num_seqs=64, enable_prefix_caching=False)
-    uid = harness.add(bytes(request.prompt_token_ids), request.params)
+    harness = Harness(400, block_size=block_size, max_num_batched_tokens=4096, max_num_seqs=64, enable_prefix_caching=False)
+    uid = harness.submit(Request("", request.prompt_token_ids, request.params))
     harness.run_to_idle()
     return harness.answers(uid)
 
@@ -93,9 +132,10 @@ def alone(request: Request) -> list[tuple[str, list[int], FinishReason | None]]:
 class EngineMachine(RuleBasedStateMachine):
     """Add, abort, fork, step, evict, fail, swap, recompute (by a pool that is too small) and lose host memory in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_size: int, kinds: str) -> None:
         super().__init__()
-        self.harness = Harness(18, n_host_blocks=9)
+        self.block_size = block_size
+        self.harness = Harness(18, n_host_blocks=9, kinds=kinds, block_size=block_size)
         self.disturbed: set[int] = set()
 
     @rule(
@@ -171,8 +211,10 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def lose_a_copy(self, data) -> None:
         """Host memory may be taken for something else at any time between two plans."""
-        if keys := sorted(self.harness.core.kv.host):
-            self.harness.core.kv.host.drop(data.draw(st.sampled_from(keys)))
+        copies = [(g, key) for g, memory in enumerate(self.harness.core.kv.memories) for key in sorted(memory.host)]
+        if copies:
+            g, key = data.draw(st.sampled_from(copies))
+            self.harness.core.kv.memories[g].host.drop(key)
 
     @rule(data=st.data(), most=st.sampled_from((None, None, 0, 1, 2)))
     def let_the_connector_work(self, data, most) -> None:
@@ -182,18 +224,34 @@ class EngineMachine(RuleBasedStateMachine):
             connector.happen(data.draw(st.integers(0, len(connector.orders) - 1)), most)
 
     @rule(data=st.data())
+    def hand_over(self, data) -> None:
+        """Whatever it knows of, computed or not."""
+        core = self.harness.core
+        if seqs := [seq for seq in (*core.scheduler.running, *core.scheduler.waiting) if seq.block_keys]:
+            keys = data.draw(st.sampled_from(seqs)).block_keys
+            core.exchange.hand_over([(g, key) for g in range(len(core.kv.groups)) for key in keys])
+
+    @rule(data=st.data())
     def lose_what_the_connector_has(self, data) -> None:
         if kept := sorted(self.harness.connector.kept):
             self.harness.connector.lose(data.draw(st.sampled_from(kept)))
 
     @rule()
     def fail_a_step(self) -> None:
+        self._fail("fail_next")
+
+    @rule()
+    def break_an_answer(self) -> None:
+        """All was computed, but what came out for one of the requests is no number."""
+        self._fail("break_next")
+
+    def _fail(self, how: str) -> None:
         if self.harness.core._n_failed_steps == MAX_FAILED_STEPS - 1:
             return  # the engine would give up, which test_core has
-        self.harness.runner.fail_next = True
+        setattr(self.harness.runner, how, True)
         before = {uid for uid, terminals in self.harness.terminals.items() if not terminals}
         self.harness.core.step()
-        self.harness.runner.fail_next = False
+        setattr(self.harness.runner, how, False)
         self.disturbed |= {uid for uid in before if self.harness.outputs[uid].error}
 
     @invariant()
@@ -206,24 +264,39 @@ class EngineMachine(RuleBasedStateMachine):
         for uid, request in harness.requests.items():
             if uid in self.disturbed:
                 continue
-            assert harness.answers(uid) == alone(request), "an answer depends on its neighbours"
+            assert harness.answers(uid) == alone(request, self.block_size), "an answer depends on its neighbours"
             if request.params.prompt_logprobs is not None:
                 kept = harness.outputs[uid].prompt_logprobs
                 assert [p.token_id for p in kept[1:]] == request.prompt_token_ids[1:], "prompt logprobs are out of step"
 
 
-EngineMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+@pytest.mark.parametrize(
+    ("kinds", "block_size", "n_examples"),
+    [
+        *(("all", size, n) for size, n in ((BLOCK_SIZE, 60), (16, 20), (32, 20), (64, 20), (128, 20))),
+        *((kinds, BLOCK_SIZE, 40) for kinds in KINDS if kinds != "all"),
+        ("all, window, state", 32, 10),
+    ],
 )
-TestEngineMachine = EngineMachine.TestCase
+def test_the_laws_hold_whatever_happens_in_whatever_order(kinds: str, block_size: int, n_examples: int) -> None:
+    quick = settings(
+        max_examples=n_examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    )
+    run_state_machine_as_test(lambda: EngineMachine(block_size, kinds), settings=quick)
 
 
-def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happens() -> None:
+@pytest.mark.parametrize(
+    ("kinds", "block_size", "n_steps"),
+    [("all", BLOCK_SIZE, 4000), ("all", 32, 1200), *((kinds, BLOCK_SIZE, 2500) for kinds in KINDS if kinds != "all")],
+)
+def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happens(
+    kinds: str, block_size: int, n_steps: int
+) -> None:
     rng = random.Random(7)
-    harness = Harness(20, n_host_blocks=16, max_num_seqs=8)
+    harness = Harness(20, n_host_blocks=16, kinds=kinds, max_num_seqs=8, block_size=block_size)
     core, disturbed, most_shared = harness.core, set(), 0
     core.preemption.prefilled_tokens_per_s = 1.0
-    for step in range(4000):
+    for step in range(n_steps):
         if harness.connector.orders and rng.random() < 0.5:
             harness.connector.happen(rng.randrange(len(harness.connector.orders)), rng.choice((None, None, 1)))
         core.preemption.copied_bytes_per_s = 1.0 if step % 200 < 50 else 1e9
@@ -231,7 +304,7 @@ def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happe
             prompt = rng.choice(TRUNKS) + bytes(rng.choices(range(97, 123), k=rng.randint(1, 14)))
             params = SamplingParams(
                 n=rng.choice((1, 1, 1, 3)),
-                max_tokens=rng.randint(1, 24),
+                max_tokens=rng.randint(1, 12 + 3 * block_size),
                 temperature=rng.choice((0.0, 1.0)),
                 seed=rng.randint(0, 2),
             )
@@ -244,18 +317,20 @@ def test_thousands_of_steps_under_pressure_keep_the_laws_and_every_trigger_happe
             disturbed.add(uid)
             core.abort(uid)
         core.step()
-        most_shared = max(most_shared, sum(block.refs > 1 for block in core.kv.pool.blocks))
+        most_shared = max(most_shared, sum(block.refs > 1 for memory in core.kv.memories for block in memory.pool.blocks))
     harness.run_to_idle()
     for uid, request in harness.requests.items():
         if uid not in disturbed:
-            assert harness.answers(uid) == alone(request)
-    assert core.scheduler.n_swaps > 50 and core.scheduler.n_recomputes > 10
-    assert core.exchange.n_fetched > 100 and core.exchange.n_stored > 100
-    assert core.kv.n_demoted > 500 and core.kv.n_promoted > 100 and core.kv.host.n_evicted > 100
-    assert core.counters.cached_tokens > 500
-    assert core.kv.pool.n_evicted > 500
-    assert core.counters.n_aborted > 10
-    assert most_shared > 4
+            assert harness.answers(uid) == alone(request, block_size)
+    per_step = n_steps / 4000 / (1 if kinds == "all" else 3)
+    assert core.scheduler.n_swaps > 50 * per_step and core.scheduler.n_recomputes > 10 * per_step
+    assert core.exchange.n_fetched > 100 * per_step and core.exchange.n_stored > 100 * per_step
+    for memory in core.kv.memories:
+        assert memory.n_demoted > 500 * per_step and memory.n_promoted > 100 * per_step
+        assert memory.host.n_evicted > 100 * per_step and memory.pool.n_evicted > 500 * per_step
+    assert core.counters.cached_tokens > 500 * per_step
+    assert core.counters.n_aborted > 10 * per_step
+    assert most_shared > (1 if kinds == "state" else 4)
 
 
 def test_a_search_whose_room_pins_take_lifts_them() -> None:
@@ -264,10 +339,10 @@ def test_a_search_whose_room_pins_take_lifts_them() -> None:
     harness.core.step()
     while harness.core.scheduler.has_work:
         harness.core.step()
-    assert harness.core.kv.n_pinned == 9
+    assert harness.core.kv.pins.n_blocks(harness.core.kv.memories[0]) == 9
     search = harness.add(b"another prompt, 20 b", SamplingParams(beam_width=4, max_tokens=8))
     harness.run_to_idle()
-    assert harness.core.kv.n_pinned == 0 and harness.outputs[search].error is None
+    assert not harness.core.kv.pins and harness.outputs[search].error is None
     assert harness.answers(search) == alone(harness.requests[search])
 
 
@@ -287,7 +362,7 @@ def test_beams_that_come_back_without_a_cache_and_do_not_fit_side_by_side_end_wi
 def test_a_copy_that_fails_leaves_an_engine_that_says_so_and_answers_nothing() -> None:
     harness = Harness(12, n_host_blocks=9)
 
-    def interrupted(moves: Moves) -> None:
+    def interrupted(moves: tuple[Moves, ...]) -> None:
         raise KeyboardInterrupt
 
     harness.runner.move = interrupted

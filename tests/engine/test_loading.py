@@ -13,9 +13,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import kernels.cpu
 from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.kv.connectors import Connectors
+from engine.kv.disk_tier import DiskTier
+from engine.kv.shared_tier import SharedTier
 from engine.loading import load_core
 from engine.runner import runner
 from engine.runner.runner import ModelRunner
@@ -176,3 +181,50 @@ def test_a_small_window_is_said_where_memory_and_not_the_person_made_it_small(ca
         info = load_core(models.smollm2(), EngineConfig(device="cpu", kv_cache_memory=8 << 20)).info
     (said,) = [record.getMessage() for record in caplog.records if "The window has only" in record.getMessage()]
     assert f"only {info.max_model_len} tokens" in said and info.memory_note in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is handed over on Windows")
+def test_two_roles_of_one_model_meet_and_other_settings_do_not(memory: Path, tmp_path: Path) -> None:
+    model = models.smollm2()
+
+    def load(role: str, **knobs: Any) -> Any:
+        folders = {"kv_shared_folder": str(memory), "kv_disk_folder": str(tmp_path / "disk")}
+        loaded = load_core(model, structs.replace(CONFIG, role=role, swap_space=8 << 20, **folders, **knobs))
+        return loaded.info.kv_kind, loaded.make_core(lambda events: None)._connector
+
+    found = [load("prefill"), load("decode"), load("decode", block_size=32), load("both")]
+    kinds, (prefill, decode, _, both) = [kind for kind, _ in found], [connector for _, connector in found]
+    assert kinds[0] == kinds[1] == kinds[3] != kinds[2] and len(list(memory.glob("*/*/"))) == 2
+    assert isinstance(prefill, SharedTier) and prefill.hands_over, "it keeps nothing on disk"
+    assert isinstance(decode, Connectors) and isinstance(both, DiskTier)
+    assert [type(part) for part in decode._parts] == [SharedTier, DiskTier] and not decode._parts[0].hands_over
+    for _, connector in found:
+        connector.close()
+    assert list(memory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"swap_space": 0}, "swap_space is 0"),
+        ({"enable_prefix_caching": False}, "prefix cache is off"),
+        ({"swap_space": 100}, "no host memory is left"),
+        ({"kv_shared_folder": "/proc/nowhere"}, "cannot be used"),
+    ],
+)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is handed over on Windows")
+def test_a_role_that_cannot_be_played_is_an_error_and_not_left_out(
+    role: str, knobs: dict[str, Any], said: str, memory: Path
+) -> None:
+    folder = {"kv_shared_folder": str(memory)}
+    with pytest.raises(ConfigError, match=said) as refused:
+        load_core(models.smollm2(), structs.replace(CONFIG, role=role, **{**folder, **knobs}))
+    assert refused.value.hint and list(memory.iterdir()) == []
+
+
+def test_roles_are_refused_where_nothing_can_be_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    EngineConfig().validate()
+    with pytest.raises(ConfigError, match="on Windows"):
+        EngineConfig(role="decode").validate()

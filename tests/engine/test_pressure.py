@@ -39,14 +39,14 @@ def answers(model: LLM, prompts: list[list[int]]) -> list[list[int]]:
 def test_thirty_two_answers_of_500_tokens_finish_on_a_cache_of_4000(
     mode: str, prompts: list[list[int]], unpressed: list[list[int]]
 ) -> None:
-    block_bytes = llm(kv_cache_memory=1 << 28).core.runner.block_bytes
+    block_bytes = llm(kv_cache_memory=1 << 28).core.kv.groups[0].block_bytes
     pressed = llm(kv_cache_memory=CACHE_TOKENS // 16 * block_bytes, preemption_mode=mode)
     core = pressed.core
-    assert len(core.kv.pool.blocks) == CACHE_TOKENS // 16
+    assert len(core.kv.memories[0].pool.blocks) == CACHE_TOKENS // 16
     assert answers(pressed, prompts) == unpressed and len(unpressed[0]) == N_OUTPUT
     scheduler = core.scheduler
     if mode == "auto":  # copies take a hundredth of the time that computing takes
-        assert scheduler.n_swaps > 0 and scheduler.n_recomputes == 0 and core.kv.n_promoted > 0
+        assert scheduler.n_swaps > 0 and scheduler.n_recomputes == 0 and core.kv.memories[0].n_promoted > 0
         assert core.preemption.copied_bytes_per_s is not None and core.preemption.prefilled_tokens_per_s is not None
     else:
         assert scheduler.n_recomputes > 0 and scheduler.n_swaps == 0

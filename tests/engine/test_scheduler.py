@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config import EngineConfig
+from engine.kv.groups import KVGroup
 from engine.kv.manager import KVManager
 from engine.preemption import Preemption
 from engine.scheduler import Scheduler
@@ -12,9 +13,10 @@ from engine.types import Request, SamplingParams, Sequence, Status, StepPlan
 
 
 def scheduler(n_blocks: int = 40, **knobs) -> Scheduler:
-    config = EngineConfig(**{"block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 16, **knobs})
-    kv = KVManager(n_blocks, 4, enable_caching=config.enable_prefix_caching, extras={})
-    return Scheduler(config, kv, Preemption(config.preemption_mode, 1, has_host_memory=False))
+    config = EngineConfig(**{"max_num_seqs": 4, "max_num_batched_tokens": 16, **knobs})
+    group = KVGroup(n_blocks=n_blocks)
+    kv = KVManager((group,), 4, enable_caching=config.enable_prefix_caching, extras={}, chunk=config.token_budget)
+    return Scheduler(config, kv, Preemption(config.preemption_mode, has_host_memory=False))
 
 
 def sequence(uid: int, n_tokens: int, *, first: int | None = None, priority: int = 0) -> Sequence:
@@ -121,14 +123,14 @@ def test_blocks_running_out_preempts_the_lowest_priority_then_the_youngest() -> 
     for seq in (oldest, young, low):
         s.add(seq)
     step(s)
-    assert len(s.running) == 3 and s.kv.pool.n_free == 3
+    assert len(s.running) == 3 and s.kv.memories[0].pool.n_free == 3
     step(s)
-    assert s.kv.pool.n_free == 0
+    assert s.kv.memories[0].pool.n_free == 0
     for _ in range(3):
         step(s)
     plan = s.schedule()
     assert plan.preempted == (low,) and low.status is Status.PREEMPTED and low.generation == 1
-    assert low.block_ids == [] and low.n_computed == 0
+    assert low.tables == [] and low.n_computed == 0
     assert [entry.seq for entry in plan.entries] == [oldest, young]
 
 
@@ -151,13 +153,13 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     s.add(sequence(0, 12))
     s.add(sequence(1, 4, priority=1))
     step(s)
-    while s.kv.pool.n_free:
+    while s.kv.memories[0].pool.n_free:
         step(s)
     while s.running[0].n_computed % 4:
         step(s)
     s.add(sequence(2, 1))
     plan = s.schedule()
-    assert plan.preempted and s.kv.pool.n_free > 0
+    assert plan.preempted and s.kv.memories[0].pool.n_free > 0
     assert 2 not in [entry.seq.request.uid for entry in plan.entries], "the blocks just taken back are for those who run"
 
 
@@ -178,7 +180,7 @@ def test_admission_keeps_headroom_for_those_who_run() -> None:
     step(s)
     s.add(sequence(1, 12))
     assert step(s) == [(0, 12, 1)]
-    assert s.kv.pool.n_free == 3, "room for the prompt, but none would be left for the answer that runs"
+    assert s.kv.memories[0].pool.n_free == 3, "room for the prompt, but none would be left for the answer that runs"
     s.remove(s.running[0])
     assert step(s) == [(1, 0, 12)]
 
@@ -197,7 +199,7 @@ def test_check_plan_sees_a_write_into_a_block_that_others_read() -> None:
     step(s)
     plan = s.schedule()
     s.check_plan(plan)
-    block = s.kv.pool.blocks[plan.entries[0].seq.block_ids[1]]
-    s.kv.pool.acquire(block)
+    block = s.kv.memories[0].pool.blocks[plan.entries[0].seq.tables[0][1]]
+    s.kv.memories[0].pool.acquire(block)
     with pytest.raises(AssertionError, match="others may read it"):
         s.check_plan(plan)

@@ -106,7 +106,7 @@ def rope_and_write_kv(
             place = divmod(slot, k_cache.shape[1])
             if scales is None:
                 for cache, x in ((k_cache, rotated[row]), (v_cache, v[row])):
-                    cache[place] = x.clip(-65504, 65504) if cache.dtype == torch.float16 else x
+                    cache[place] = _narrowed(x, cache.dtype)
                 continue
             for i, (cache, x) in enumerate(((k_cache, rotated), (v_cache, v))):
                 for head, values in enumerate(x[row].tolist()):
@@ -114,6 +114,15 @@ def rope_and_write_kv(
                     scales[i][place][head] = scale
                     cache[place][head] = torch.tensor([round(value / scale) if scale else 0 for value in values])
     return turned(q)
+
+
+def _narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x as a cache's dtype holds it, or will; E4M3 has four significant bits, and none below 2^-9."""
+    if dtype == torch.float8_e4m3fn:
+        exponent = np.frexp(x.abs().double().numpy())[1] - 1
+        unit = torch.from_numpy(np.exp2(np.maximum(exponent, -6.0) - 3))
+        return ((x.double() / unit).round() * unit).clip(-448, 448).to(dtype)
+    return x.clip(-65504, 65504) if dtype == torch.float16 else x
 
 
 def paged_attention(
@@ -171,6 +180,77 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int
             cache[destination] = cache[source]
 
 
+def causal_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, query_starts: Tensor, context_lens: Tensor, state_ids: Tensor
+) -> Tensor:
+    """One channel at a time, by numpy's convolution of what came before and what comes."""
+    out, w = torch.zeros_like(x), weight.shape[1]
+    for i, block in enumerate(state_ids.tolist()):
+        rows = slice(int(query_starts[i]), int(query_starts[i + 1]))
+        n = rows.stop - rows.start
+        for c in range(x.shape[1] if n else 0):
+            before = np.zeros(w - 1) if n == int(context_lens[i]) else state[block, c].double().numpy()
+            taps = np.concatenate([before, x[rows, c].double().numpy()])
+            total = np.convolve(taps, weight[c].double().numpy()[::-1], "valid") + (0.0 if bias is None else float(bias[c]))
+            out[rows, c] = torch.from_numpy(total / (1 + np.exp(-total))).to(x.dtype)
+            state[block, c] = torch.from_numpy(taps[n:]).float()
+    return out
+
+
+def delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_rates: Tensor, bias: Tensor, state: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+) -> Tensor:  # fmt: skip
+    """As the product of matrices (I - beta k k^T) that the rule is, head by head."""
+
+    def unit(row: Tensor) -> Tensor:
+        return row.double() / torch.sqrt(row.double().square().sum() + 1e-6)
+
+    def forget(now: Tensor, row: int, h: int, g: int) -> Tensor:
+        key = unit(k[row, g])
+        beta = 1 / (1 + math.exp(-float(b[row, h])))
+        kept = math.exp(-math.exp(float(log_rates[h])) * math.log1p(math.exp(float(a[row, h]) + float(bias[h]))))
+        turned = torch.eye(len(key), dtype=torch.float64) - beta * torch.outer(key, key)
+        return kept * (turned @ now) + torch.outer(beta * key, v[row, h].double())
+
+    def read(now: Tensor, row: int, h: int, g: int) -> Tensor:
+        return unit(q[row, g]) / math.sqrt(q.shape[2]) @ now
+
+    return _scan(v, state, q.shape[1], forget, read, query_starts, context_lens, state_ids)
+
+
+def state_scan(
+    x: Tensor, steps: Tensor, b: Tensor, c: Tensor, log_rates: Tensor, bias: Tensor, skip: Tensor, state: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+) -> Tensor:  # fmt: skip
+    def forget(now: Tensor, row: int, h: int, g: int) -> Tensor:
+        step = math.log1p(math.exp(float(steps[row, h]) + float(bias[h])))
+        return math.exp(-math.exp(float(log_rates[h])) * step) * now + torch.outer(b[row, g].double(), step * x[row, h].double())
+
+    def read(now: Tensor, row: int, h: int, g: int) -> Tensor:
+        return c[row, g].double() @ now + skip[h].double() * x[row, h].double()
+
+    return _scan(x, state, b.shape[1], forget, read, query_starts, context_lens, state_ids)
+
+
+def _scan(
+    values: Tensor, state: Tensor, n_groups: int, forget: Callable[..., Tensor], read: Callable[..., Tensor],
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+) -> Tensor:  # fmt: skip
+    out, n_heads = torch.zeros_like(values), values.shape[1]
+    for i, block in enumerate(state_ids.tolist()):
+        first, last = int(query_starts[i]), int(query_starts[i + 1])
+        for h in range(n_heads if last > first else 0):
+            now = state[block, h].double()
+            if last - first == int(context_lens[i]):
+                now = torch.zeros_like(now)
+            for row in range(first, last):
+                now = forget(now, row, h, h * n_groups // n_heads)
+                out[row, h] = read(now, row, h, h * n_groups // n_heads).to(values.dtype)
+            state[block, h] = now.float()
+    return out
+
+
 OPERATORS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn
     for fn in (
@@ -185,6 +265,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         silu_mul,
         gelu_tanh_mul,
         copy_blocks,
+        causal_conv,
+        delta_rule,
+        state_scan,
         naive_sample.sample,
         naive_sample.penalize,
         naive_sample.logprobs,

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.conformance import _packed, cases, random_weight
+from kernels.conformance import _packed, cases
+from kernels.conformance_weights import random_weight
 from kernels.cpu import cache, linear, rows
 from kernels.cpu.launch import missing
 from kernels.ops import OPERATORS, Impl

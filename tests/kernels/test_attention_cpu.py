@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.skipif(missing is not None, reason=f"{missing}")
 LEVELS = [] if missing else native.levels()
 N_HEADS, N_KV_HEADS, HEAD_DIM, CONTEXT = 6, 2, 64, 700
 SPEC = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=HEAD_DIM)
-TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8]
+TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int8]
 
 
 @pytest.fixture(params=LEVELS, autouse=True)
@@ -99,9 +101,11 @@ def test_a_long_text_is_cut_for_many_threads_without_changing_a_bit(n_threads: i
         assert torch.equal(text.rows(*parts), wanted)
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.int8])
-@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
-def test_what_a_row_does_not_see_cannot_reach_it(bad: float, kv_dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("kv_dtype", "bad"),
+    [*itertools.product([torch.float32, torch.float16, torch.int8], [torch.inf, torch.nan]), (torch.float8_e4m3fn, torch.nan)],
+)
+def test_what_a_row_does_not_see_cannot_reach_it(kv_dtype: torch.dtype, bad: float) -> None:
     text = Text(OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=HEAD_DIM))
     wanted = text.rows((0, CONTEXT))
     for plane in text.scales or text.caches:
@@ -134,9 +138,9 @@ def test_no_sequences_give_no_rows() -> None:
     assert paged_attention(torch.zeros(0, N_HEADS, HEAD_DIM), *args).shape == (0, N_HEADS, HEAD_DIM)
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
 def test_keys_and_values_are_rounded_into_the_cache_as_torch_rounds(kv_dtype: torch.dtype) -> None:
-    """But float16 keeps what is larger than its largest number, which these reach, from becoming infinite."""
+    """But float16 and E4M3 keep what is larger than their largest number, which these reach, from becoming infinite or NaN."""
     spec = OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=40)
     g = torch.Generator().manual_seed(3)
     k, v = torch.randn(2, 9, 2, 40, generator=g).mul(torch.logspace(-9, 5, 40)).unbind()
@@ -146,9 +150,67 @@ def test_keys_and_values_are_rounded_into_the_cache_as_torch_rounds(kv_dtype: to
     rows = torch.arange(9)
     rope_and_write_kv(torch.randn(9, 2, 40), k, v, torch.zeros_like(rows), cos, sin, *caches, rows)
     for cache, x in zip(caches, (k, v), strict=True):
-        kept = x.clamp(-65504, 65504) if kv_dtype == torch.float16 else x
-        torch.testing.assert_close(cache[0, :9], kept.to(kv_dtype), rtol=0, atol=0, equal_nan=True)
+        kept = x if kv_dtype == torch.bfloat16 else x.clamp(-torch.finfo(kv_dtype).max, torch.finfo(kv_dtype).max)
+        torch.testing.assert_close(cache[0, :9].float(), kept.to(kv_dtype).float(), rtol=0, atol=0, equal_nan=True)
     assert (k.abs() > 65504).any()
+
+
+E4M3 = OpSpec(dtype=torch.float32, kv_dtype=torch.float8_e4m3fn, head_size=64)
+
+
+def _e4m3(bits: int) -> float:
+    """By arXiv:2209.05433: the sign, four bits of exponent with a bias of 7, three of mantissa; all ones are NaN."""
+    exponent, mantissa = bits >> 3 & 15, bits & 7
+    size = math.nan if bits & 127 == 127 else math.ldexp(8 + mantissa, exponent - 10) if exponent else math.ldexp(mantissa, -9)
+    return -size if bits & 128 else size
+
+
+def _written(x: Tensor) -> Tensor:
+    """x [n, 64], n a multiple of 16, as values of E4M3 [n, 64] uint8."""
+    rows = torch.arange(len(x))
+    caches = new_caches(E4M3, len(x) // 16, 16, 1, by_dims=True)
+    zeros, x = torch.zeros_like(x).unsqueeze(1), x.unsqueeze(1)
+    rope_and_write_kv(zeros, zeros.clone(), x, torch.zeros_like(rows), torch.ones(1, 32), torch.zeros(1, 32), *caches, rows)
+    return caches[1].view(torch.uint8).flatten(0, 1)[:, 0]
+
+
+def _read(values: Tensor) -> Tensor:
+    """Values [n, 64] uint8 of E4M3 as attention reads them: each is the only one that a row sees, and of weight 1."""
+    n = len(values)
+    caches = new_caches(E4M3, n, 16, 1, by_dims=True)
+    caches[0].view(torch.uint8).zero_()
+    caches[1].view(torch.uint8)[:, 0, 0] = values
+    table = torch.arange(n, dtype=torch.int32)
+    starts, contexts = torch.arange(n + 1, dtype=torch.int32), torch.ones(n, dtype=torch.int32)
+    return paged_attention(torch.ones(n, 1, 64), *caches, starts, contexts, table.unsqueeze(1), 1.0)[:, 0]
+
+
+def test_every_number_of_e4m3_is_read_exactly_and_written_back() -> None:
+    bits = torch.arange(256, dtype=torch.uint8).view(4, 64)
+    read = _read(bits)
+    wanted = torch.tensor([_e4m3(i) for i in range(256)]).view(4, 64)
+    torch.testing.assert_close(read, wanted, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(_written(wanted.repeat(4, 1)), bits.repeat(4, 1))
+
+
+def test_what_lies_between_two_numbers_of_e4m3_is_rounded_to_the_nearest_and_ties_to_even() -> None:
+    numbers = torch.tensor([_e4m3(i) for i in range(127)])
+    ties = (numbers[1:] + numbers[:-1]) / 2
+    below, above = (torch.nextafter(ties, torch.tensor(end)) for end in (0.0, 999.0))
+    lower = torch.arange(126, dtype=torch.uint8)
+    x = torch.cat((below, ties, above, torch.tensor([2**-149, 464.0, 480.0, 1e9, torch.inf, 449.0])))
+    wanted = torch.cat((lower, lower + (lower & 1), lower + 1, torch.tensor([0, *[126] * 5], dtype=torch.uint8)))
+    x, wanted = torch.cat((x, -x)), torch.cat((wanted, wanted + 128))
+    padded = torch.zeros(16 * 64)
+    padded[: len(x)] = x
+    assert torch.equal(_written(padded.view(16, 64)).flatten()[: len(x)], wanted)
+
+
+def test_float32_of_all_sizes_becomes_the_e4m3_of_torch() -> None:
+    high, low = torch.arange(1 << 16) << 16, torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    bits = (high.unsqueeze(1) | low).flatten()
+    x = (bits - (bits >> 31 << 32)).int().view(torch.float32).view(-1, 64)
+    assert torch.equal(_written(x), x.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8))
 
 
 @pytest.mark.parametrize("by_dims", [True, False])

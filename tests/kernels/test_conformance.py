@@ -165,6 +165,42 @@ def test_int8_that_is_cut_off_instead_of_rounded_is_noticed() -> None:
     assert failures and all("output 2" in failure and "by up to 1" in failure for failure in failures)
 
 
+def test_e4m3_that_is_not_rounded_to_even_or_becomes_nan_is_noticed() -> None:
+    honest = _reference("rope_and_write_kv")
+    e4m3 = replace(CPU_F32, kv_dtype=torch.float8_e4m3fn)
+
+    def changed(change, args):
+        k_cache, v_cache, slots = args[6:9]
+        out = honest.fn(*args)
+        v_cache[slots[slots >= 0] // v_cache.shape[1], slots[slots >= 0] % v_cache.shape[1]] = change(args[2][slots >= 0])
+        return out
+
+    def cut(v):
+        return (v.clamp(-448, 448).view(torch.int32) & ~0xFFFFF).view(torch.float32).to(torch.float8_e4m3fn)
+
+    def beyond(v):
+        return torch.where(v.abs() > 448, torch.nan, v).to(torch.float8_e4m3fn)
+
+    for change, what in ((cut, "values are off"), (beyond, "NaN in")):
+        careless = replace(honest, fn=lambda *args, change=change: changed(change, args), specs=(e4m3,))
+        failures = check(careless, naive.rope_and_write_kv)
+        assert failures and all("output 2" in failure and what in failure for failure in failures)
+
+
+def test_neighbours_in_e4m3_are_one_apart() -> None:
+    bits = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    want = bits.repeat(1000)
+    for away in (1, 2):
+        got = want.view(torch.uint8).clone()
+        got[0] = 128  # minus zero
+        got[5] += away
+        got[133] += away  # of the other sign
+        found = difference(got.view(torch.float8_e4m3fn), want)
+        assert (found is None) if away == 1 else "by up to 2" in found
+    got[127] = 0
+    assert "NaN" in difference(got.view(torch.float8_e4m3fn), want)
+
+
 @pytest.mark.parametrize("forgotten", [0, 1])
 def test_an_attention_that_takes_the_scales_of_others_is_noticed(forgotten: int) -> None:
     honest = _reference("paged_attention")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.weights.gguf import GGUFFile
-from kernels.conformance import random_weight
+from kernels.conformance_weights import random_weight
 from kernels.ops import BLOCKS, DENSE, NF4_VALUES, SCALED, Weight
 from kernels.reference.dequant import dense, dequantize
 from tests import models

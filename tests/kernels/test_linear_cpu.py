@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.conformance import random_weight
+from kernels.conformance_weights import random_weight
 from kernels.cpu.launch import missing, native
 from kernels.cpu.linear import embedding, gated_linear, pack, quant_linears
 from kernels.cpu.rows import silu_mul

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.conformance import random_weight
+from kernels.conformance_weights import random_weight
 from kernels.ops import NF4_VALUES, SCALED, Weight
 
 

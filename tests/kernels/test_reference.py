@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from kernels import reference
-from kernels.conformance import BATCHES, attention_arguments, random_weight
+from kernels.conformance import BATCHES, attention_arguments
+from kernels.conformance_weights import random_weight
 from kernels.ops import QTYPES, OpSpec
 from kernels.reference import attention, linear
 from tests.kernels import naive

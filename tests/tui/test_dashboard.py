@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from textual.widgets import Input
 
 from tests.tui.feed_server import serving
@@ -66,6 +67,16 @@ async def test_every_state_of_a_request_has_its_word(server):
     server.first = key_event(frame(rows=rows))
     async with dashboard(server.url) as pilot:
         await until_text(pilot, "Pending", "Running", "Preempted", "Completed", "Aborted", "Failed", "Unknown", "Running 50%")
+
+
+async def test_what_the_disk_holds_is_shown_and_so_is_damage_and_that_there_is_no_disk(server):
+    async with dashboard(server.url) as pilot:
+        await until_text(pilot, "disk 375  133 MiB of 8.0 GiB")
+        totals = structs.replace(frame().totals, n_damaged=3)
+        await server.send(key_event(frame(2, totals=totals)))
+        await until_text(pilot, "disk 375  133 MiB  damaged 3")
+        await server.send(key_event(frame(3, totals=structs.replace(totals, disk_most_bytes=0))))
+        await until_text(pilot, "disk none")
 
 
 async def test_a_request_goes_through_its_states_in_one_row(server):

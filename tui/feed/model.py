@@ -39,9 +39,15 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     n_shared: int = 0
     n_used: int = 0
     n_wasted_tokens: int = 0
+    waste: float = 0.0
+    """Share of the room in used blocks that holds no token, 0 to 1."""
     n_pinned: int = 0
     n_host_blocks: int = 0
     n_host_used: int = 0
+    n_disk_blocks: int = 0
+    disk_bytes: int = 0
+    disk_most_bytes: int = 0
+    """0 where nothing is kept on disk."""
     last_step_s: float = 0.0
     last_step_tokens: int = 0
     n_preemptions: int = 0
@@ -51,11 +57,19 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     n_stored: int = 0
     n_fetched: int = 0
     n_evictions: int = 0
+    n_host_evictions: int = 0
+    to_host_bytes: int = 0
+    from_host_bytes: int = 0
+    to_disk_bytes: int = 0
+    from_disk_bytes: int = 0
+    n_damaged: int = 0
     n_finished: int = 0
     n_aborted: int = 0
     n_failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    cached_host_tokens: int = 0
+    cached_disk_tokens: int = 0
     output_tokens: int = 0
     prefix_queries: int = 0
 

@@ -20,6 +20,8 @@ _WORDS = (
     ("ITL", "time between two tokens of an answer"),
     ("Cached", "prompt tokens whose KV was found in the prefix cache"),
     ("New", "prompt tokens that had to be computed"),
+    ("waste", "room in used KV blocks that holds no token yet"),
+    ("found", "prompt tokens found: here, in host memory, on disk"),
     ("Blocks", "KV blocks that the request holds now"),
     ("Busy", "a long step runs; the figures are as old as it says"),
 )

@@ -9,6 +9,9 @@ from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED, Frame, Totals
 from tui.look import MARKS
 from tui.widgets.paint import Painted
 
+MOST_WASTE = 0.04
+"""Share of the room in used blocks without a token that is worth a look: answers are short for the size of the blocks."""
+
 
 class MemoryCard(Painted):
     """A stacked bar over a few figures."""
@@ -56,18 +59,26 @@ class MemoryCard(Painted):
             if n_blocks or state != PINNED
         )
         hits = (text.share(totals.hit_rate), f"bold {palette.good if totals.hit_rate else palette.text}")
+        waste = (f"{totals.waste:.1%}", palette.warn if totals.waste > MOST_WASTE else palette.text)
         preempted = (text.count(totals.n_preemptions), f"bold {palette.warn if totals.n_preemptions else palette.text}")
+        here = totals.cached_tokens - totals.cached_host_tokens - totals.cached_disk_tokens
         rows = (
-            ("prefix hits ", hits, f"  {text.count(totals.cached_tokens)} tok"),
+            ("prefix hits ", hits, "  waste ", waste),
             ("preempted ", preempted, "  swapped ", text.count(totals.n_swaps)),
             (
-                *("evicted ", text.count(totals.n_evictions)),
-                *("  host ", f"{text.count(totals.n_host_used)}/{text.count(totals.n_host_blocks)}"),
-                *("  back ", text.count(totals.n_promoted)),
+                *("found ", text.count(here), "  host ", text.count(totals.cached_host_tokens)),
+                *("  disk ", text.count(totals.cached_disk_tokens)),
             ),
+            (
+                *("host ", f"{text.count(totals.n_host_used)}/{text.count(totals.n_host_blocks)}"),
+                *("  evicted ", text.count(totals.n_evictions)),
+            ),
+            self._disk(totals),
             ("cpu ", f"{process.cpu_cores:.1f}/{process.n_cores}", "  rss ", text.size(process.rss_bytes)),
+            ("to host ", text.size(totals.to_host_bytes), "  back ", text.size(totals.from_host_bytes)),
+            ("to disk ", text.size(totals.to_disk_bytes), "  back ", text.size(totals.from_disk_bytes)),
             ("KV ", text.size(frame.model.kv_bytes), "  weights ", text.size(frame.model.weights_bytes)),
-            ("host ", f"{text.size(process.host_used_bytes)} of {text.size(process.host_total_bytes)}"),
+            ("memory ", f"{text.size(process.host_used_bytes)} of {text.size(process.host_total_bytes)}"),
         )
         lines = [counts]
         for row in rows:
@@ -76,6 +87,14 @@ class MemoryCard(Painted):
                 line.append(*(part if isinstance(part, tuple) else (part, palette.text if place % 2 else palette.muted)))
             lines.append(line)
         return lines
+
+    def _disk(self, totals: Totals) -> tuple[str | tuple[str, str], ...]:
+        if not totals.disk_most_bytes:
+            return "disk ", "none"
+        held = ("disk ", text.count(totals.n_disk_blocks), "  ", text.size(totals.disk_bytes))
+        if totals.n_damaged:
+            return *held, "  damaged ", (text.count(totals.n_damaged), f"bold {self.palette.bad}")
+        return *held, " of ", text.size(totals.disk_most_bytes)
 
     def _parts(self, totals: Totals) -> tuple[tuple[int, int, str], ...]:
         """State, blocks and colour of each part of the bar."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from app.commands.bench.blocks import blocks
 from app.commands.bench.cache import cache
 from app.commands.bench.compare import compare
 from app.commands.bench.limits import limits
@@ -13,6 +14,6 @@ from app.commands.bench.restart import restart
 from app.commands.bench.serve import serve
 
 
-@click.group(commands=[serve, compare, limits, ops, perplexity, cache, restart])
+@click.group(commands=[serve, compare, limits, ops, perplexity, cache, restart, blocks])
 def bench() -> None:
     """Measure speed: of a server, against other servers, of this machine, of the operators."""

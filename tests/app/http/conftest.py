@@ -96,8 +96,8 @@ def make_server(
     **values: Any,
 ) -> Server:
     """`values` are settings; `engine` are fields of EngineConfig; `load` replaces the loading of the fake model."""
-    config = EngineConfig(block_size=4, debug_checks=True, **(engine or {}))
-    runner = FakeRunner(n_blocks, config.block_size, window, step_s=step_s, end_every=end_every)
+    config = EngineConfig(debug_checks=True, **(engine or {}))
+    runner = FakeRunner(n_blocks, 4, window, step_s=step_s, end_every=end_every)
     tokenizer: Any = Tokenizer()
 
     async def load_fake(_: Progress) -> AsyncEngine:

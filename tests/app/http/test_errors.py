@@ -34,7 +34,7 @@ BAD_NUMBERS = {
     "min_p": (-0.1, 1.1),
     "presence_penalty": (-2.1, 2.1, "x"),
     "frequency_penalty": (-2.1, 2.1),
-    "repetition_penalty": (0, -1, 101),
+    "repetition_penalty": (0, -1, 1e-57, 101),
     "max_tokens": (0, -1, 1.5, 2**40, 10**30, "5", True),
     "max_completion_tokens": (0, -5),
     "min_tokens": (-1, 2**40),

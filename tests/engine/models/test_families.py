@@ -54,6 +54,20 @@ MODELS = {
         {"head_dim": 32, "num_hidden_layers": 7, "sliding_window": 9, "query_pre_attn_scalar": 24, "vocab_size": 99},
     ),
     "gemma3, soft cap": ("gemma3_text", {"head_dim": 16, "sliding_window": 9, "final_logit_softcapping": 3.0}),
+    "qwen3_5": (
+        "qwen3_5_text",
+        {
+            **{"head_dim": 32, "num_hidden_layers": 5, "linear_num_value_heads": 4, "linear_num_key_heads": 2},
+            **{"linear_key_head_dim": 16, "linear_value_head_dim": 24},
+        },
+    ),
+    "bamba": (
+        "bamba",
+        {
+            **{"num_hidden_layers": 4, "attn_layer_indices": [2], "mamba_n_heads": 8, "mamba_d_state": 16},
+            **{"mamba_n_groups": 2, "mamba_chunk_size": 16},
+        },
+    ),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": 6}),
 }

@@ -13,7 +13,7 @@ from engine.models import operators
 from engine.models.operators import Operators
 from engine.models.parts import MLP, Embedding, Linear, Linears
 from kernels import reference
-from kernels.conformance import random_weight
+from kernels.conformance_weights import random_weight
 from kernels.ops import Impl, OpSpec, Weight
 
 REFERENCE = {impl.op: impl for impl in reference.IMPLS}

@@ -14,14 +14,16 @@ from tests.engine.runner.sequences import sequence
 
 def placed(runner: ModelRunner, seqs: list[Sequence], n_more: int = 0, seed: int = 0) -> list[Sequence]:
     """Give sequences blocks for their tokens and n_more, scattered over a cache that holds NaN everywhere, if only as scales."""
-    for layer in range(runner.model_config.n_layers):
-        k, v, scales = runner.kv.layer(layer)
-        for tensor in (k, v, *(scales or ())):
-            tensor.fill_(torch.nan if tensor.is_floating_point() else -128)
-    block_size = runner.kv.layer(0)[0].shape[1]
-    free = random.Random(seed).sample(range(runner.n_blocks), runner.n_blocks)
+    for storage in runner.kv.storages:
+        for plane in storage.planes:
+            plane.fill_(torch.nan if plane.is_floating_point() else -128)
     for seq in seqs:
-        seq.block_ids = [free.pop() for _ in range(-(-(len(seq.token_ids) + n_more) // block_size))]
+        seq.tables = []
+    for group in runner.kv_groups:
+        free = random.Random(seed).sample(range(group.n_blocks), group.n_blocks)
+        for seq in seqs:
+            n = 1 if group.recurrent else -(-(len(seq.token_ids) + n_more) // runner.block_size)
+            seq.tables.append([free.pop() for _ in range(n)])
     return seqs
 
 
@@ -40,7 +42,7 @@ def steps(seqs: list[Sequence], *, most: int, seed: int = 0, all_logits: bool = 
         for seq in chance.sample(chosen, len(chosen)):
             n = min(chance.randint(1, most), len(seq.token_ids) - seq.n_computed)
             entries.append(entry(seq, n, n_logits=n if all_logits else None))
-        yield StepPlan(tuple(entries), (), ())
+        yield StepPlan(tuple(entries), ())
         for planned in entries:
             planned.seq.n_computed += planned.n_query
 

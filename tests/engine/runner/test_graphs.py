@@ -14,7 +14,7 @@ from engine.runner.graphs import Recording, Unrecordable
 from engine.runner.runner import ModelRunner
 from engine.types import StepPlan
 from engine.weights.loader import open_checkpoint
-from kernels.conformance import random_weight
+from kernels.conformance_weights import random_weight
 from kernels.cpu import launch, linear, rows
 from tests import models
 from tests.engine.models import tiny
@@ -120,7 +120,7 @@ def states(runner: ModelRunner, prompts: list[list[int]], seed: int) -> list[Ten
 PROMPTS = [list(range(i, i + n)) for i, n in enumerate((1, 17, 50, 33, 5))]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("qwen3_5", "bamba")])  # plain torch computes states
 @pytest.mark.parametrize("precision", ["fast", "exact"])
 def test_every_family_is_recorded_and_computes_the_same_bits(name: str, precision: str, tmp_path) -> None:
     family, settings = MODELS[name]
@@ -133,7 +133,7 @@ def test_every_family_is_recorded_and_computes_the_same_bits(name: str, precisio
                 assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "bfloat16", "fp8_e4m3", "int8"])
 def test_the_bundled_model_gives_the_same_bits(kv_dtype: str) -> None:
     recorded, eager = both(models.smollm2(), kv_cache_dtype=kv_dtype)
     assert recorded.recorded is not None and eager.recorded is None

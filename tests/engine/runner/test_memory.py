@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
+from app.options import options_of
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.runner import memory
@@ -59,14 +62,20 @@ def fit(free: float, *, weights: float = 1.0, device: torch.device = CPU, of: Mo
 def test_a_cpu_takes_no_more_than_4_gib_by_default_and_says_so() -> None:
     budget = fit(64)
     assert budget.n_bytes == 4 * GIB
-    assert budget.n_blocks == 4 * GIB // (16 * 16 * 1024)
+    assert budget.groups[0].n_blocks == 4 * GIB // (16 * 16 * 1024)
     assert budget.max_model_len == 8192
     assert "4.00 GiB" in budget.why
 
 
-def test_a_block_of_int8_has_a_quarter_of_the_bytes_and_its_scales() -> None:
-    assert memory.block_bytes(model(), 16, torch.float32) == 16 * 16 * 1024
-    assert memory.block_bytes(model(), 16, torch.int8) == 16 * (16 * 1024 // 4 + 2 * 16 * 2 * 4)
+def block_bytes(kv_dtype: torch.dtype) -> int:
+    (group,) = memory.kv_groups(model(), 16, kv_dtype, 8192)
+    return group.block_bytes
+
+
+def test_a_block_of_8_bits_has_a_quarter_of_the_bytes_and_int8_its_scales() -> None:
+    assert block_bytes(torch.float32) == 16 * 16 * 1024
+    assert block_bytes(torch.float8_e4m3fn) == 16 * 16 * 1024 // 4
+    assert block_bytes(torch.int8) == 16 * (16 * 1024 // 4 + 2 * 16 * 2 * 4)
 
 
 def test_weights_activations_and_cache_stay_within_the_stated_share() -> None:
@@ -81,7 +90,7 @@ def test_weights_activations_and_cache_stay_within_the_stated_share() -> None:
 
 def test_the_cache_is_never_larger_than_all_full_windows() -> None:
     budget = fit(64, max_num_seqs=3, max_model_len=100)
-    assert budget.n_blocks == 3 * 7
+    assert budget.groups[0].n_blocks == 3 * 7
     assert budget.max_model_len == 100
     assert "3 full windows" in budget.why
 
@@ -95,7 +104,7 @@ def test_an_exact_size_is_taken_as_given_even_above_the_default_share() -> None:
 
 def test_the_models_own_window_shrinks_to_what_fits_and_says_so() -> None:
     budget = fit(4, of=model(max_position=1 << 20))
-    assert budget.max_model_len == budget.n_blocks * 16 < 1 << 16
+    assert budget.max_model_len == budget.groups[0].n_blocks * budget.block_size < 1 << 16
     assert "1,048,576 tokens was cut to the" in budget.why
     fixed, per_position = memory.step_bytes(EngineConfig(), model(), torch.float32)
     assert GIB + fixed + budget.max_model_len * per_position + budget.n_bytes <= 2 * GIB
@@ -123,8 +132,32 @@ def test_no_room_for_16_tokens_is_an_error_with_the_numbers() -> None:
 
 def test_uncut_prompts_need_activations_for_a_whole_window() -> None:
     cut, uncut = fit(3), fit(3, enable_chunked_prefill=False)
-    assert uncut.n_blocks < cut.n_blocks
+    assert uncut.groups[0].n_blocks < cut.groups[0].n_blocks
 
 
 def test_free_memory_is_what_the_system_says() -> None:
     assert 1 << 20 < memory.free_bytes(CPU) < 1 << 50
+
+
+@pytest.mark.parametrize(("window", "size"), [(16, 16), (8192, 16), (8193, 32), (32_768, 32), (32_769, 64), (131_072, 64)])
+def test_blocks_of_auto_size_grow_with_the_window(window: int, size: int) -> None:
+    budget = fit(64, of=model(max_position=window), kv_cache_memory=16 << 30)
+    assert budget.max_model_len == window and budget.block_size == size == memory.block_size_for(window)
+    assert budget.n_bytes == budget.groups[0].n_blocks * size * (16 << 10)
+    for asked in (16, 128):
+        assert fit(64, of=model(max_position=window), kv_cache_memory=16 << 30, block_size=asked).block_size == asked
+
+
+def test_blocks_of_auto_size_do_not_depend_on_free_memory_so_that_keys_do_not() -> None:
+    for cache in (100, 400, 600):  # MiB, of which a token takes 16 KiB
+        budget = fit(64, of=model(max_position=131_072), kv_cache_memory=cache << 20)
+        assert budget.max_model_len == cache * 64 and budget.block_size == 64
+    asked = fit(64, of=model(max_position=131_072), kv_cache_memory=1 << 30, max_model_len=9000)
+    assert (asked.max_model_len, asked.block_size) == (9000, 32), "the window that was asked for counts"
+
+
+def test_the_settings_description_of_auto_names_the_sizes_in_force() -> None:
+    (option,) = (option for option in options_of(EngineConfig, "serving") if option.name == "block_size")
+    for longest, size in memory.BLOCK_SIZES:
+        assert re.search(rf" {size}( for windows)? up to {longest}\b", option.description)
+    assert f"{memory.LARGEST_BLOCK} for longer ones" in option.description

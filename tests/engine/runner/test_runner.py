@@ -9,7 +9,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.runner.runner import ModelRunner
-from engine.types import Sequence, StepPlan
+from engine.types import Moves, Sequence, StepPlan
 from engine.weights.loader import open_checkpoint
 from tests import models
 from tests.engine.models import tiny
@@ -61,34 +61,35 @@ def test_prompt_logprobs_come_chunk_by_chunk_and_are_those_of_transformers(refer
 def test_recomputed_answer_tokens_have_no_prompt_logprobs(runner) -> None:
     [seq] = placed(runner, [sequence(list(range(12)), n_output=4, prompt_logprobs=0)])
     seq.prompt_logprobs = [None]
-    sampled = runner.execute(StepPlan((entry(seq, 12, n_logits=12),), (), ())).sampled[0]
+    sampled = runner.execute(StepPlan((entry(seq, 12, n_logits=12),), ())).sampled[0]
     assert [one.token_id for one in sampled.prompt_logprobs] == list(range(1, 8))
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "fp8_e4m3", "int8"])
 def test_copied_blocks_hold_what_their_source_held_before_the_step_wrote(reference, kv_dtype: str) -> None:
     """Two continuations of one half-filled block: the second writes into a copy, the first into the block itself."""
     config = EngineConfig(block_size=8, kernel_precision="exact", kv_cache_dtype=kv_dtype)
     runner = ModelRunner(config, open_checkpoint(reference[0]))
     first, second = sequence(PROMPTS[2][:12], temperature=0.0), sequence(PROMPTS[2][:12], temperature=0.0)
     placed(runner, [first], n_more=4)
-    runner.execute(StepPlan((entry(first, 12),), (), ()))
-    copy = next(i for i in range(runner.n_blocks) if i not in first.block_ids)
-    second.block_ids = [first.block_ids[0], copy]
+    runner.execute(StepPlan((entry(first, 12),), ()))
+    copy = next(i for i in range(runner.kv_groups[0].n_blocks) if i not in first.tables[0])
+    second.tables = [[first.tables[0][0], copy]]
     for seq, token_id in ((first, 5), (second, 77)):
         seq.token_ids.append(token_id)
         seq.n_computed = 12
-    plan = StepPlan((entry(first, 1), entry(second, 1)), ((first.block_ids[1], copy),), ())
+    runner.move((Moves(copies=((first.tables[0][1], copy),)),))
+    plan = StepPlan((entry(first, 1), entry(second, 1)), ())
     together = [sampled.token_ids for sampled in runner.execute(plan).sampled]
     for seq, token_ids in zip((first, second), together, strict=True):
         [alone] = placed(runner, [sequence(list(seq.token_ids), temperature=0.0)])
-        assert runner.execute(StepPlan((entry(alone, 13),), (), ())).sampled[0].token_ids == token_ids
+        assert runner.execute(StepPlan((entry(alone, 13),), ())).sampled[0].token_ids == token_ids
 
 
 def test_ids_past_the_tokenizers_vocabulary_are_not_drawn(reference) -> None:
     runner = ModelRunner(EngineConfig(), open_checkpoint(reference[0]), n_vocab=3)
     seqs = placed(runner, [sequence([i], seed=i) for i in range(60)])
-    result = runner.execute(StepPlan(tuple(entry(seq, 1) for seq in seqs), (), ()))
+    result = runner.execute(StepPlan(tuple(entry(seq, 1) for seq in seqs), ()))
     assert {sampled.token_ids[0] for sampled in result.sampled} == {0, 1, 2}
 
 
@@ -114,14 +115,16 @@ def test_weights_and_formats_tell_caches_apart(reference, tmp_path) -> None:
         ModelRunner(EngineConfig(), checkpoint),
         ModelRunner(EngineConfig(kv_cache_dtype="float32"), checkpoint),
         ModelRunner(EngineConfig(kv_cache_dtype="int8"), checkpoint),
+        ModelRunner(EngineConfig(kv_cache_dtype="fp8_e4m3"), checkpoint),
         ModelRunner(EngineConfig(kv_cache_dtype="float16", kernel_precision="exact"), checkpoint),
         ModelRunner(EngineConfig(), open_checkpoint(tmp_path)),
+        ModelRunner(EngineConfig(block_size=32), checkpoint),
     ]
-    assert len({tuple(runner.kv_extras.items()) for runner in runners}) == 5
+    assert len({tuple(runner.kv_extras.items()) for runner in runners}) == len(runners)
     assert runners[0].kv_extras == ModelRunner(EngineConfig(), checkpoint).kv_extras
 
 
-@pytest.mark.parametrize("kv_dtype, tolerance", [("float16", 1e-2), ("bfloat16", 5e-2), ("int8", 5e-2)])
+@pytest.mark.parametrize("kv_dtype, tolerance", [("float16", 1e-2), ("bfloat16", 5e-2), ("int8", 5e-2), ("fp8_e4m3", 5e-2)])
 def test_a_narrower_cache_stays_close(reference, kv_dtype, tolerance) -> None:
     folder, model = reference
     runner = ModelRunner(EngineConfig(kv_cache_dtype=kv_dtype, kernel_precision="exact"), open_checkpoint(folder))
@@ -131,28 +134,32 @@ def test_a_narrower_cache_stays_close(reference, kv_dtype, tolerance) -> None:
     assert last.logprobs[0].logprob == pytest.approx(row[last.token_ids[0]].item(), abs=tolerance)
 
 
-def test_an_int8_cache_takes_a_quarter_of_the_memory_and_that_of_its_scales(reference) -> None:
+def test_a_cache_of_8_bits_takes_a_quarter_of_the_memory_and_int8_that_of_its_scales(reference) -> None:
     runners = {
         name: ModelRunner(EngineConfig(kv_cache_dtype=name, kv_cache_memory=1 << 20), open_checkpoint(reference[0]))
-        for name in ("float32", "int8")
+        for name in ("float32", "fp8_e4m3", "int8")
     }
-    per_token = {name: runner.kv_bytes / runner.n_blocks / 16 for name, runner in runners.items()}
+    per_token = {name: runner.kv_groups[0].block_bytes / 16 for name, runner in runners.items()}
     model = runners["int8"].model_config
-    assert per_token["int8"] == per_token["float32"] / 4 + 2 * 4 * model.n_layers * model.n_kv_heads
+    assert per_token["fp8_e4m3"] == per_token["float32"] / 4
+    assert per_token["int8"] == per_token["fp8_e4m3"] + 2 * 4 * model.n_layers * model.n_kv_heads
+    dtypes = {"float32": torch.float32, "fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
     for name, runner in runners.items():
         caches = [runner.kv.layer(i) for i in range(model.n_layers)]
         tensors = [tensor for k, v, scales in caches for tensor in (k, v, *(scales or ()))]
-        assert {str(tensor.dtype) for tensor in tensors[:2]} == {f"torch.{name}"}
+        assert {tensor.dtype for tensor in tensors[:2]} == {dtypes[name]}
         assert sum(tensor.nbytes for tensor in tensors) == runner.kv_bytes
 
 
-@pytest.mark.parametrize(("kv_dtype", "dtype"), [("auto", torch.bfloat16), ("int8", torch.int8)])
+@pytest.mark.parametrize(
+    ("kv_dtype", "dtype"), [("auto", torch.bfloat16), ("int8", torch.int8), ("fp8_e4m3", torch.float8_e4m3fn)]
+)
 def test_bfloat16_activations_run_and_stay_close(reference, kv_dtype: str, dtype: torch.dtype) -> None:
     folder, model = reference
     runner = ModelRunner(EngineConfig(dtype="bfloat16", kv_cache_dtype=kv_dtype), open_checkpoint(folder))
     assert runner.kv.layer(0)[0].dtype == dtype
     [seq] = placed(runner, [sequence([3, 1, 4], logprobs=0, temperature=0.0)])
-    sampled = runner.execute(StepPlan((entry(seq, 3),), (), ())).sampled[0]
+    sampled = runner.execute(StepPlan((entry(seq, 3),), ())).sampled[0]
     row = torch.log_softmax(tiny.logits(model, [[3, 1, 4]])[0][-1], -1)
     assert sampled.logprobs[0].logprob == pytest.approx(row[sampled.token_ids[0]].item(), abs=0.3)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import pytest
@@ -129,6 +131,30 @@ def test_the_text_half_of_a_gemma_that_sees() -> None:
     )
 
 
+@pytest.mark.parametrize("limit", [[0.0, math.inf], [0, math.inf], [0.0, {"__float__": "Infinity"}], [0.0, None], None])
+def test_time_steps_without_a_limit_are_written_in_several_ways(limit: list[Any] | None) -> None:
+    assert _config("bamba", time_step_limit=limit) == _config("bamba")
+
+
+def test_a_saved_bamba_has_no_limit() -> None:
+    saved = json.loads(AutoConfig.for_model("bamba", **SIZES, mamba_n_heads=8).to_json_string())
+    assert "time_step_limit" in saved
+    assert from_hf(saved).recurrent == _config("bamba", mamba_n_heads=8).recurrent
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("qwen3_5_text", {"layer_types": ["full_attention"] * 7}),
+        ("qwen3_5_text", {"full_attention_interval": 1}),
+        ("bamba", {"attn_layer_indices": list(range(7))}),
+    ],
+)
+def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, settings: dict[str, Any]) -> None:
+    assert _config(model_type, **settings).recurrent is None
+    assert _config(model_type).recurrent is not None
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -151,6 +177,14 @@ def test_the_text_half_of_a_gemma_that_sees() -> None:
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["ring"] * 7}, "list of 7"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "causal"),
         ({"model_type": "gemma3"}, "text_config is missing"),
+        (
+            {"model_type": "qwen3_5_text", "linear_num_value_heads": 3, "linear_num_key_heads": 2},
+            "linear_num_key_heads is 2, which does not divide 3",
+        ),
+        ({"model_type": "bamba", "mamba_n_heads": 8, "mamba_n_groups": 3}, "mamba_n_groups is 3, which does not divide 8"),
+        ({"model_type": "bamba", "time_step_limit": [0.0, 0.1]}, "time_step_limit is .*limit are not supported"),
+        ({"model_type": "bamba", "time_step_limit": [0.001, math.inf]}, "time_step_limit is .*limit are not supported"),
+        ({"model_type": "bamba", "time_step_limit": [0.0]}, "time_step_limit is .*limit are not supported"),
     ],
 )
 def test_a_wrong_value_is_named(settings: dict[str, Any], message: str) -> None:

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <type_traits>
 
 #include "check.h"
 
@@ -70,30 +71,30 @@ struct Sequence {
     }
 };
 
-// The same in a format of 16 bits, as the kernel that writes caches rounds.
+// The same in a narrower format without scales, as the kernel that writes caches rounds. What is no number there stays as it is.
 template <CacheType TYPE>
-struct Halves : Sequence {
-    std::vector<uint16_t> small_k, small_v;
+struct Narrow : Sequence {
+    using Item = std::conditional_t<size_of(TYPE) == 1, uint8_t, uint16_t>;
+    std::vector<Item> small_k, small_v;
 
-    Halves(int64_t size, int64_t rows, int64_t seen, float cap)
+    Narrow(int64_t size, int64_t rows, int64_t seen, float cap)
         : Sequence(size, rows, seen, cap), small_k(rounded(k)), small_v(rounded(v)) {
         shape.cache.k.data = reinterpret_cast<char*>(small_k.data());
         shape.cache.v.data = reinterpret_cast<char*>(small_v.data());
         shape.cache.type = TYPE;
     }
 
-    static std::vector<uint16_t> rounded(Values& wide) {
-        std::vector<uint16_t> small(static_cast<size_t>(wide.size()));
+    static std::vector<Item> rounded(Values& wide) {
+        std::vector<Item> small(static_cast<size_t>(wide.size()));
         cache_kernels().write(wide.data(), small.data(), 1, wide.size(), TYPE);
+        constexpr int MANTISSA = TYPE == CacheType::f16 ? 10 : TYPE == CacheType::bf16 ? 7 : 3, WIDTH = 8 * int(size_of(TYPE));
+        constexpr int EXPONENT = WIDTH - 1 - MANTISSA, BIAS = (1 << (EXPONENT - 1)) - 1;
         for (int64_t i = 0; i < wide.size(); ++i) {
-            const uint32_t bits = small[size_t(i)], exponent = bits >> 10 & 31, mantissa = bits & 1023;
-            if (TYPE == CacheType::bf16) {
-                const uint32_t word = bits << 16;
-                std::memcpy(&wide[i], &word, sizeof word);
-            } else if (exponent < 31) {
-                const double magnitude = exponent ? std::ldexp(1024.0 + mantissa, int(exponent) - 25) : std::ldexp(double(mantissa), -24);
-                wide[i] = float(bits >> 15 ? -magnitude : magnitude);
-            }
+            if (std::isnan(wide[i])) continue;
+            const int bits = small[size_t(i)], exponent = bits >> MANTISSA & ((1 << EXPONENT) - 1), mantissa = bits & ((1 << MANTISSA) - 1);
+            const double whole = exponent ? mantissa + (1 << MANTISSA) : mantissa;
+            const double magnitude = std::ldexp(whole, std::max(exponent, 1) - BIAS - MANTISSA);
+            wide[i] = float(bits >> (WIDTH - 1) ? -magnitude : magnitude);
         }
         return small;
     }
@@ -181,11 +182,41 @@ PW_TEST(attend) {
 }
 
 PW_TEST(attend_float16) {
-    compare<Halves<CacheType::f16>>(check);
+    compare<Narrow<CacheType::f16>>(check);
 }
 
 PW_TEST(attend_bfloat16) {
-    compare<Halves<CacheType::bf16>>(check);
+    compare<Narrow<CacheType::bf16>>(check);
+}
+
+PW_TEST(attend_e4m3) {
+    compare<Narrow<CacheType::f8>>(check);
+}
+
+// With a window of one position, a row's result is the value that lies there.
+PW_TEST(attend_every_number_of_e4m3) {
+    constexpr int64_t SIZE = 64, ROWS = 8;
+    Narrow<CacheType::f8> sequence(SIZE, ROWS, 1, 0.0f);
+    for (int i = 0; i < ROWS * SIZE; ++i) {
+        sequence.small_v[size_t(sequence.value(1, CONTEXT - ROWS + i / SIZE, i % SIZE))] = uint8_t(i);
+    }
+    const auto memory = scratch(SIZE);
+    for (const int64_t at_once : {int64_t(1), int64_t(GROUP), ROWS * GROUP}) {
+        Values out(sequence.q.size());
+        for (int64_t first = 0; first < ROWS * GROUP; first += at_once) {
+            attention_kernels().attend(sequence.shape, sequence.tile(out.data(), first, at_once), memory.get());
+        }
+        for (int64_t row = 0; row < ROWS * GROUP; ++row) {
+            std::vector<double> wanted;
+            for (int64_t d = 0; d < SIZE; ++d) {
+                const int bits = int(row / GROUP * SIZE + d) & 255, exponent = bits >> 3 & 15, mantissa = bits & 7;
+                const double size = exponent ? std::ldexp(8 + mantissa, exponent - 10) : std::ldexp(mantissa, -9);
+                wanted.push_back((bits & 127) == 127 ? std::nan("") : bits & 128 ? -size : size);
+            }
+            check.about("row " + std::to_string(row) + " of " + std::to_string(at_once) + " at once");
+            check.close("value", out.data() + row * SIZE, wanted.data(), SIZE, 0.0);
+        }
+    }
 }
 
 PW_TEST(attend_int8) {

@@ -8,6 +8,17 @@
 
 namespace pagewell {
 
+namespace {
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity(), UNDEFINED = std::numeric_limits<float>::quiet_NaN();
+constexpr struct {
+    float x;
+    uint8_t bits;
+} E4M3[] = {{-1, 0xb8},     {0.5f, 0x30},      {96, 0x6c},           {448, 0x7e},  {-1e30f, 0xfe},
+            {INFINITE, 0x7e}, {UNDEFINED, 0x7f}, {0.001953125f, 0x01}, {-0.0f, 0x80}};
+
+}  // namespace
+
 PW_TEST(rotate) {
     for (const int64_t half : {1, 4, 8, 12, 16, 32, 40}) {
         for (const int64_t rest : {0, 3, 16}) {
@@ -60,8 +71,42 @@ PW_TEST(write) {
             bool right = halves.back() == 0x1234;
             for (int64_t i = 0; i < size; ++i) right = right && halves[size_t(i * step)] == KEPT[i % 6];
             check.that(right, "float16 of large values");
+            std::vector<uint8_t> bytes(size_t(size * step + 1), 0x99);
+            for (int64_t i = 0; i < size; ++i) exact[i] = E4M3[i % 9].x;
+            cache_kernels().write(exact.data(), bytes.data(), step, size, CacheType::f8);
+            right = bytes.back() == 0x99;
+            for (int64_t i = 0; i < size * step; ++i) {
+                right = right && bytes[size_t(i)] == (i % step == 0 ? E4M3[i / step % 9].bits : 0x99);
+            }
+            check.that(right, "E4M3");
         }
     }
+}
+
+// Every float32 whose lower half is one of a few, against the nearest number by search.
+PW_TEST(write_e4m3) {
+    std::vector<double> numbers;
+    for (int i = 0; i < 127; ++i) numbers.push_back(i < 8 ? std::ldexp(i, -9) : std::ldexp(8 + i % 8, i / 8 - 10));
+    for (uint32_t high = 0; high < 0x8000; ++high) {
+        for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0xffffu}) {
+            const float x = __builtin_bit_cast(float, high << 16 | low), both[] = {x, -x};
+            uint8_t found[2], wanted = 0x7f;
+            cache_kernels().write(both, found, 1, 2, CacheType::f8);
+            if (!std::isnan(x)) {
+                const auto above = std::lower_bound(numbers.begin(), numbers.end(), double(x));
+                wanted = uint8_t(std::min<std::ptrdiff_t>(above - numbers.begin(), 126));
+                if (wanted > 0 && x < numbers[wanted]) {
+                    const double up = numbers[wanted] - x, down = x - numbers[size_t(wanted - 1)];
+                    if (down < up || (down == up && wanted % 2 == 1)) --wanted;
+                }
+            }
+            if (found[0] != wanted || found[1] != (wanted | 0x80)) {
+                check.about("bits " + std::to_string(high << 16 | low));
+                check.that(false, "to the nearest, ties to even");
+            }
+        }
+    }
+    check.that(true, "all");
 }
 
 PW_TEST(write_int8) {
