@@ -419,7 +419,9 @@ class KVManager:
 
     def why_not_pinned(self, seq: Answer) -> str | None:
         """What keeps a sequence's prompt from being pinned, in words."""
-        return self.pins.why_not(seq.n_prompt) if self.enable_caching else "Nothing can be pinned: the prefix cache is off."
+        if not self.enable_caching:
+            return "Nothing can be pinned: the prefix cache is off."
+        return self.pins.why_not(self.keys(seq)[: seq.n_prompt // self.block_size])
 
     # Tiers -----------------------------------------------------------------------------------------------------
 

@@ -41,20 +41,24 @@ class Pins:
         n_tokens, blocks = self._pins[uid]
         return Pinned(n_tokens, len(blocks), sum(memory.group.block_bytes for memory, _ in blocks))
 
-    def why_not(self, n_prompt: int) -> str | None:
-        """What keeps a prompt of so many tokens from being pinned, in words."""
-        n = n_prompt // self._block_size
-        if n == 0:
+    def why_not(self, keys: Sequence[bytes]) -> str | None:
+        """What keeps a prefix from being pinned, whose full blocks have these keys, in words."""
+        if not keys:
             return f"A prefix of less than a block ({self._block_size} tokens) cannot be pinned."
         for memory in self._memories:
-            n_blocks, most = len(needed(memory.group, n, self._block_size)), int(len(memory.pool.blocks) * PINNED_SHARE)
-            if (n_pinned := self.n_blocks(memory)) + n_blocks > most:
-                return f"{n_blocks} blocks cannot be pinned: {n_pinned} are, and at most {most} may be."
+            pinned, most = self._pinned(memory), int(len(memory.pool.blocks) * PINNED_SHARE)
+            found = [memory.pool.find(keys[i]) for i in needed(memory.group, len(keys), self._block_size)]
+            n_blocks = sum(block is None or block.id not in pinned for block in found)
+            if len(pinned) + n_blocks > most:
+                return f"{n_blocks} blocks cannot be pinned: {len(pinned)} are, and at most {most} may be."
         return None
 
     def n_blocks(self, memory: GroupMemory) -> int:
         """Of a group; those that several pins share counted once."""
-        return len({block_id for table in self.tables(memory) for block_id in table})
+        return len(self._pinned(memory))
+
+    def _pinned(self, memory: GroupMemory) -> set[int]:
+        return {block_id for table in self.tables(memory) for block_id in table}
 
     def tables(self, memory: GroupMemory) -> list[list[int]]:
         """Of a group: the blocks of each pin."""

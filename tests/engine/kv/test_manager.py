@@ -340,3 +340,17 @@ def test_evicting_the_cache_empties_host_memory_too() -> None:
     finish(kv)
     assert kv.evict_cached() == 2 and kv.match(seq).n_tokens == 0 and host(kv).n_used == 0
     laws.check(kv, [])
+
+
+def test_a_prefix_that_is_pinned_already_costs_nothing_to_pin_again() -> None:
+    kv = manager(10)
+    first = sequence(17)
+    admit(kv, first)
+    compute(kv, first)
+    assert kv.why_not_pinned(first) is None and kv.pins.pin(first)
+    kv.free(first)
+    longer, other = sequence(22, uid=1), sequence(12, first=100, uid=2)
+    assert kv.why_not_pinned(longer) is None, "five of ten blocks, of which four are pinned"
+    assert kv.why_not_pinned(other) == "3 blocks cannot be pinned: 4 are, and at most 5 may be."
+    assert kv.pins.unpin(0) == 4
+    laws.check(kv, [])
