@@ -20,9 +20,9 @@ from engine.beams import Continuation
 from engine.config import EngineConfig
 from engine.errors import BrokenLogits, EngineDead
 from engine.group import RequestGroup
-from engine.kv.connector import Connector
 from engine.kv.groups import KVGroup
 from engine.kv.manager import KVManager
+from engine.kv.tiers.connector import Connector
 from engine.preemption import Preemption
 from engine.scheduler import Scheduler
 from engine.snapshot import Counters, snapshot

@@ -20,13 +20,13 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ConfigError, ModelLoadError, TemplateError
 from engine.info import ModelInfo
-from engine.kv.connectors import Connectors
-from engine.kv.disk import DiskStore
-from engine.kv.disk_tier import DiskTier
 from engine.kv.hashing import root_key
-from engine.kv.shared import SharedStore
-from engine.kv.shared_folder import KIND_DIGITS, SharedFolder
-from engine.kv.shared_tier import SharedTier
+from engine.kv.tiers.connectors import Connectors
+from engine.kv.tiers.disk import DiskStore
+from engine.kv.tiers.disk_tier import DiskTier
+from engine.kv.tiers.shared import SharedStore
+from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
+from engine.kv.tiers.shared_tier import SharedTier
 from engine.models.parts import Matrix
 from engine.runner.runner import ModelRunner, device_of
 from engine.text.template import ChatTemplate

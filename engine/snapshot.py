@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from engine.kv.connector import Holdings
 from engine.kv.manager import KVManager
 from engine.kv.memory import GroupMemory
+from engine.kv.tiers.connector import Holdings
 from engine.scheduler import Scheduler
 from engine.stats import BlockState, EngineCounters, EngineStats, RequestStats
 from engine.types import FinishReason, Sequence

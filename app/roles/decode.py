@@ -17,7 +17,7 @@ from app.roles.wire import HEARTBEAT_S, Ask, Reply, receive, send
 from engine.async_engine import AsyncEngine
 from engine.errors import EngineDead
 from engine.handover import n_missing
-from engine.kv.shared_folder import SOCKET, kinds
+from engine.kv.tiers.shared_folder import SOCKET, kinds
 from engine.types import Request
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ class RemotePrefill:
         self._lease_s = lease_s
         self._observe = observe
         self._n_asked = 0
-        self._resting: dict[Path, float] = {}
-        """Socket of a server that hangs or is late -> until when it is not asked."""
+        self._resting: dict[Path, tuple[float, str]] = {}
+        """Socket of a server that hangs or is late -> until when it is not asked, and why."""
         self._problem = ""
 
     async def __call__(self, request: Request) -> None:
@@ -91,7 +91,7 @@ class RemotePrefill:
 
     async def _ask_anyone(self, request: Request, n: int) -> Outcome:
         """Ask the first server that answers, another one first each time."""
-        paths = [path for path in sorted(self._folder.glob(f"*{SOCKET}")) if self._resting.get(path, 0.0) < time.monotonic()]
+        paths = [path for path in sorted(self._folder.glob(f"*{SOCKET}")) if path not in self._rest()]
         self._n_asked += 1
         first = self._n_asked % max(1, len(paths))
         for path in paths[first:] + paths[:first]:
@@ -108,8 +108,9 @@ class RemotePrefill:
                 async with asyncio.timeout(self._wait_s):
                     return await self._ask(path, reader, writer, request, n)
             except TimeoutError:
-                self._resting[path] = time.monotonic() + max(REST_S, self._wait_s)  # the next prompts would wait as long
-                self._say(f"The prefill server takes longer than the {self._wait_s:g} s of --prefill-wait")
+                why = f"The prefill server takes longer than the {self._wait_s:g} s of --prefill-wait"
+                self._resting[path] = time.monotonic() + max(REST_S, self._wait_s), why  # the next prompts would wait as long
+                self._say(why)
                 return "late"
             finally:
                 writer.close()
@@ -141,12 +142,18 @@ class RemotePrefill:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            self._resting[path] = time.monotonic() + REST_S
-            raise _Failed(f"The prefill server has said nothing for {SILENCE_S:g} s") from error
+            why = f"The prefill server has said nothing for {SILENCE_S:g} s"
+            self._resting[path] = time.monotonic() + REST_S, why
+            raise _Failed(why) from error
+
+    def _rest(self) -> dict[Path, str]:
+        """Those that are left alone now, and why."""
+        now = time.monotonic()
+        return {path: why for path, (until, why) in self._resting.items() if until > now}
 
     def _nobody(self) -> str:
-        if self._resting and any(until > time.monotonic() for until in self._resting.values()):
-            return "The prefill server hangs, or was too late, and is left alone for a while"
+        if resting := self._rest():
+            return next(iter(resting.values()))
         others = [kind for kind in kinds(self._folder.parent) if kind != self._folder and any(kind.glob(f"*{SOCKET}"))]
         if others:
             return "The prefill server that runs here has another model, version, KV format or --block-size, so it cannot help"

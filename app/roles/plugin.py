@@ -15,7 +15,7 @@ from app.roles.decode import RemotePrefill
 from app.roles.prefill import PrefillServer
 from app.settings import Settings
 from engine.async_engine import AsyncEngine
-from engine.kv.shared_folder import KIND_DIGITS, SharedFolder
+from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
 
 
 class RolesPlugin(InitPlugin):

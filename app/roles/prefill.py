@@ -13,7 +13,7 @@ from app.roles.wire import HEARTBEAT_S, Ask, Reply, receive, send
 from engine.async_engine import AsyncEngine
 from engine.errors import PagewellError
 from engine.handover import hand_over, n_missing
-from engine.kv.shared_folder import KIND_DIGITS, PARTIAL, SOCKET, SharedFolder
+from engine.kv.tiers.shared_folder import KIND_DIGITS, PARTIAL, SOCKET, SharedFolder
 from engine.types import Request, SamplingParams
 
 log = logging.getLogger(__name__)

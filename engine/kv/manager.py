@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from engine.kv import hashing, states
 from engine.kv.blocks import PROTECTED_SHARE, Block
-from engine.kv.connector import Connector
-from engine.kv.exchange import Exchange
 from engine.kv.groups import KVGroup
 from engine.kv.match import deepest, needed
 from engine.kv.memory import GroupMemory, Hit
 from engine.kv.pins import Pins
+from engine.kv.tiers.connector import Connector
+from engine.kv.tiers.exchange import Exchange
 from engine.types import Moves, PutAside
 from engine.types import Sequence as Answer
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from engine.kv.blocks import Block, BlockPool
 from engine.kv.groups import KVGroup
-from engine.kv.host import HostTier
+from engine.kv.tiers.host import HostTier
 from engine.types import Moves
 
 DEMOTED_BYTES = 64 << 20

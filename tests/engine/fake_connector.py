@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.kv.connector import Holdings
+from engine.kv.tiers.connector import Holdings
 from tests.engine.fake_runner import FakeRunner
 
 

@@ -17,8 +17,8 @@ from msgspec import structs
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.kv import states
-from engine.kv.disk import DiskStore
-from engine.kv.disk_tier import DiskTier
+from engine.kv.tiers.disk import DiskStore
+from engine.kv.tiers.disk_tier import DiskTier
 from engine.outputs import RequestOutput
 from engine.runner.runner import ModelRunner
 from engine.types import Event, Request, SamplingParams, TokenLogprob

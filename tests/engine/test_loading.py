@@ -18,9 +18,9 @@ from msgspec import structs
 import kernels.cpu
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.kv.connectors import Connectors
-from engine.kv.disk_tier import DiskTier
-from engine.kv.shared_tier import SharedTier
+from engine.kv.tiers.connectors import Connectors
+from engine.kv.tiers.disk_tier import DiskTier
+from engine.kv.tiers.shared_tier import SharedTier
 from engine.loading import load_core
 from engine.runner import runner
 from engine.runner.runner import ModelRunner

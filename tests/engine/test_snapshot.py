@@ -9,8 +9,8 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.kv.disk import DiskStore
-from engine.kv.disk_tier import DiskTier
+from engine.kv.tiers.disk import DiskStore
+from engine.kv.tiers.disk_tier import DiskTier
 from engine.runner.runner import ModelRunner
 from engine.stats import EngineStats
 from engine.types import Request, SamplingParams

@@ -24,9 +24,9 @@ from app.roles.prefill import PrefillServer
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.kv.shared import SharedStore
-from engine.kv.shared_folder import KIND_DIGITS, SharedFolder
-from engine.kv.shared_tier import SharedTier
+from engine.kv.tiers.shared import SharedStore
+from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
+from engine.kv.tiers.shared_tier import SharedTier
 from engine.outputs import RequestOutput
 from engine.types import SamplingParams
 from tests.app.scripted import until

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from app.roles import decode as decoding
 from app.roles.wire import Ask, Reply, receive, send
-from engine.kv.shared_folder import KIND_DIGITS, SharedFolder
+from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
 from engine.types import Request, SamplingParams
 from tests.app.roles.sides import (
     BLOCK,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from engine.kv import laws
 from engine.kv.blocks import BlockPool
 from engine.kv.groups import KVGroup
-from engine.kv.host import HostTier
 from engine.kv.manager import KVManager, Match
+from engine.kv.tiers.host import HostTier
 from engine.types import Moves, Request, SamplingParams, Sequence
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.kv.connector import Holdings
-from engine.kv.disk import DiskStore
-from engine.kv.disk_tier import DiskTier
 from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, KVStorage, token_bytes
+from engine.kv.tiers.connector import Holdings
+from engine.kv.tiers.disk import DiskStore
+from engine.kv.tiers.disk_tier import DiskTier
 from engine.types import Moves
 from kernels import registry
 from kernels.ops import Impl

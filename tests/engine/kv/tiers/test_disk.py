@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.kv.disk import PARTIAL, SUFFIX, DiskStore, _warn_of_small_limit
-from engine.kv.segment import FORMAT, MAGIC, VERSION
+from engine.kv.tiers.disk import PARTIAL, SUFFIX, DiskStore, _warn_of_small_limit
+from engine.kv.tiers.segment import FORMAT, MAGIC, VERSION
 
 PAYLOAD = 4000
 """Bytes of a payload. Its pieces, and other payloads, have other sizes."""
@@ -242,7 +242,7 @@ MOST = 100 * 4096
 WRITER = f"""
 import sys
 from pathlib import Path
-from tests.engine.kv.test_disk import store, write
+from tests.engine.kv.tiers.test_disk import store, write
 disk = store(Path(sys.argv[1]), sys.argv[3], most={MOST})
 first = int(sys.argv[2])
 print("ready", flush=True)

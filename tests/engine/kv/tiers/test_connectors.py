@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.kv.connector import Connector
-from engine.kv.connectors import Connectors
-from engine.kv.disk import DiskStore
-from engine.kv.disk_tier import DiskTier
-from engine.kv.shared import SharedStore
-from engine.kv.shared_folder import SharedFolder
-from engine.kv.shared_tier import SharedTier
-from tests.engine.kv.test_shared import files, key
+from engine.kv.tiers.connector import Connector
+from engine.kv.tiers.connectors import Connectors
+from engine.kv.tiers.disk import DiskStore
+from engine.kv.tiers.disk_tier import DiskTier
+from engine.kv.tiers.shared import SharedStore
+from engine.kv.tiers.shared_folder import SharedFolder
+from engine.kv.tiers.shared_tier import SharedTier
+from tests.engine.kv.tiers.test_shared import files, key
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is handed over on Windows")
 SIZE = 1000

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from engine.kv import exchange, laws
+from engine.kv import laws
 from engine.kv.groups import KVGroup
 from engine.kv.manager import KVManager, Match
+from engine.kv.tiers import exchange
 from engine.types import Sequence
 from tests.engine.fake_connector import FakeConnector
 from tests.engine.fake_runner import FakeRunner

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import psutil
 
-from engine.kv import segment
-from engine.kv.connector import Buffers
-from engine.kv.segment import Place
+from engine.kv.tiers import segment
+from engine.kv.tiers.connector import Buffers
+from engine.kv.tiers.segment import Place
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from engine.kv.connector import Connector, Holdings
 from engine.kv.match import deepest, needed
 from engine.kv.memory import GroupMemory
+from engine.kv.tiers.connector import Connector, Holdings
 from engine.types import Sequence as Answer
 
 STORED_BYTES, STORED_BYTES_IDLE = 1 << 20, 16 << 20

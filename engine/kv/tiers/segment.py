@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.kv.connector import Buffers
+from engine.kv.tiers.connector import Buffers
 
 FORMAT, VERSION = b"PAGEKV\x00", 2
 MAGIC = FORMAT + bytes([VERSION])

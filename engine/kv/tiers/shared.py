@@ -20,8 +20,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.kv.connector import Buffers
-from engine.kv.shared_folder import BLOCK, PARTIAL, kinds
+from engine.kv.tiers.connector import Buffers
+from engine.kv.tiers.shared_folder import BLOCK, PARTIAL, kinds
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
-from engine.kv.connector import Buffers, Holdings
-from engine.kv.disk import DiskStore
+from engine.kv.tiers.connector import Buffers, Holdings
+from engine.kv.tiers.disk import DiskStore
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.kv.disk_tier import READERS, DiskTier
-from tests.engine.kv.test_disk import PAYLOAD, key, payload, segments, store, write
+from engine.kv.tiers.disk_tier import READERS, DiskTier
+from tests.engine.kv.tiers.test_disk import PAYLOAD, key, payload, segments, store, write
 
 N = 4 * READERS + 1
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.kv import shared
-from engine.kv.shared import SharedStore
+from engine.kv.tiers import shared
+from engine.kv.tiers.shared import SharedStore
 from tests.forks import Ready, forks_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is handed over on Windows")
@@ -220,7 +220,7 @@ def test_killed_at_any_moment_again_and_again_one_side_never_harms_the_other(liv
     """Hundreds of times for each side, while the other one goes on; it looks at every byte that it reads."""
     rng = random.Random(3)
     n_partial = n_whole = 0
-    with forks_of("tests.engine.kv.test_shared:peer") as forks:
+    with forks_of("tests.engine.kv.tiers.test_shared:peer") as forks:
         survivor = forks.start(str(memory), living)
         for _ in range(300):
             victim = forks.start(str(memory), dying)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError
-from engine.kv.shared_folder import LOCK, SharedFolder
+from engine.kv.tiers.shared_folder import LOCK, SharedFolder
 
 if sys.platform != "win32":
     import fcntl
@@ -24,7 +24,7 @@ KIND = "0123456789abcdef"
 USER = """
 import sys, time
 from pathlib import Path
-from engine.kv.shared_folder import SharedFolder
+from engine.kv.tiers.shared_folder import SharedFolder
 folder = SharedFolder(Path(sys.argv[1]))
 (folder.kind("0123456789abcdef") / "x.kv").touch()
 print("ready", flush=True)

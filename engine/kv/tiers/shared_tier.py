@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from engine.kv.connector import Buffers, Holdings
-from engine.kv.shared import SharedStore
-from engine.kv.shared_folder import SharedFolder
+from engine.kv.tiers.connector import Buffers, Holdings
+from engine.kv.tiers.shared import SharedStore
+from engine.kv.tiers.shared_folder import SharedFolder
 
 log = logging.getLogger(__name__)
 

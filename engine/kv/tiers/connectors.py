@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from engine.kv.connector import Connector, Holdings
+from engine.kv.tiers.connector import Connector, Holdings
 
 
 class Connectors:

@@ -1,0 +1,1 @@
+"""Where blocks are besides the device: host memory, and through connectors a disk or another process."""
