@@ -41,8 +41,9 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     block_size: Annotated[
         Annotated[int, Meta(ge=1, le=256)] | Literal["auto"],
         Meta(
-            description="Tokens of one KV cache block: small ones leave less room empty and more of a prompt to be found again, "
-            "large ones take less bookkeeping. auto: 16 for windows up to 8192 tokens, 32 up to 32768, 64 for longer ones."
+            description="Tokens of one KV cache block, a power of two up to 256: small ones leave less room empty and more of a "
+            "prompt to be found again, large ones take less bookkeeping. auto: 16 for windows up to 8192 tokens, 32 up to 32768, "
+            "64 for longer ones."
         ),
     ] = "auto"
     gpu_memory_utilization: Annotated[

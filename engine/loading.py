@@ -161,6 +161,12 @@ def _shared_tier(kind: str, config: EngineConfig, runner: ModelRunner) -> Shared
     space = config.kv_shared_space
     if space is None:
         space = min(SHARED_MOST, shutil.disk_usage(folder.path).free // SHARED_SHARE)
+    if space < (least := 2 * max(group.block_bytes for group in runner.kv_groups)):
+        folder.release()
+        raise ConfigError(
+            f"kv_shared_space is {space} bytes, in which next to no KV can be handed over.",
+            f"Set --kv-shared-space to {least} or more, better to what a prompt takes; free space in {folder.path} is the most.",
+        )
     store = SharedStore(folder.kind(kind[:KIND_DIGITS]), space, config.kv_lease)
     return SharedTier(folder, store, runner.host.buffers, hands_over=config.role == "prefill")
 
@@ -178,6 +184,8 @@ def _disk_tier(kind: str, config: EngineConfig, runner: ModelRunner) -> DiskTier
         space = config.kv_disk_space
         if space is None:
             space = min(DISK_MOST, shutil.disk_usage(folder).free // DISK_SHARE)
+        if space < (least := max(group.block_bytes for group in runner.kv_groups)):
+            log.warning("No KV is kept on disk: %d bytes hold no block. Set --kv-disk-space to %d or more.", space, least)
         store = DiskStore(folder, kind, space)
     except OSError as error:
         log.warning("The KV cache is not kept on disk: %s cannot be used: %s", folder, error)

@@ -32,6 +32,8 @@ RENEWALS = 4
 """Times in one lease that it is renewed."""
 REST_S = 10.0
 """How long one that hangs is not asked again; one that was late, as long as it was waited for if that is more."""
+PARTIAL_REST_S = 60.0
+"""And none after one of them could not hand over what it had computed."""
 
 Outcome = Literal["done", "partial", "declined", "late", "failed", "absent"]
 """done: all was handed over. partial: it was said so, but not all of it is there. late: it took longer than a prompt may wait."""
@@ -67,7 +69,10 @@ class RemotePrefill:
                 outcome = await self._have_computed(request, n)
                 if outcome == "done" and await n_missing(self._engine, request) >= LEAST_TOKENS:
                     outcome = "partial"
-                    self._say("Not all that a prefill server hands over arrives; its log, or --kv-shared-space, says why")
+                    why = "Not all that a prefill server hands over arrives; its log, or --kv-shared-space, says why"
+                    for path in self._paths():  # else each prompt would be computed there for nothing, and here again
+                        self._resting[path] = time.monotonic() + PARTIAL_REST_S, why
+                    self._say(why)
                 elif outcome == "done":
                     self._say("")
                 self._observe(outcome)
@@ -91,7 +96,7 @@ class RemotePrefill:
 
     async def _ask_anyone(self, request: Request, n: int) -> Outcome:
         """Ask the first server that answers, another one first each time."""
-        paths = [path for path in sorted(self._folder.glob(f"*{SOCKET}")) if path not in self._rest()]
+        paths = [path for path in self._paths() if path not in self._rest()]
         self._n_asked += 1
         first = self._n_asked % max(1, len(paths))
         for path in paths[first:] + paths[:first]:
@@ -116,6 +121,9 @@ class RemotePrefill:
                 writer.close()
         self._say(self._nobody())
         return "absent"
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob(f"*{SOCKET}"))
 
     async def _ask(
         self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, n: int
