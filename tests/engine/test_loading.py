@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 from msgspec import structs
 
 import kernels.cpu
+from engine import loading
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kv.tiers.connectors import Connectors
@@ -228,3 +230,19 @@ def test_roles_are_refused_where_nothing_can_be_handed_over(monkeypatch: pytest.
     EngineConfig().validate()
     with pytest.raises(ConfigError, match="on Windows"):
         EngineConfig(role="decode").validate()
+
+
+def test_limits_that_hold_no_block_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny.saved(tmp_path / "model", "llama")
+    small = {"kv_cache_memory": 1 << 20, "swap_space": 1 << 20}
+    loaded = ModelRunner(EngineConfig(**small), open_checkpoint(tmp_path / "model"))
+    config = EngineConfig(kv_disk_folder=str(tmp_path / "kv"), kv_disk_space=1, **small)
+    tier = loading._disk_tier("kind", config, loaded)
+    tier.close()
+    assert "1 bytes hold no block" in caplog.text and "--kv-disk-space" in caplog.text
+    with tempfile.TemporaryDirectory(prefix="pw", dir="/tmp") as folder:  # a socket's path has to be short
+        shared = EngineConfig(role="prefill", kv_shared_folder=folder, kv_shared_space=1, **small)
+        for _ in range(2):  # the first one leaves no lock behind
+            with pytest.raises(ConfigError) as refused:
+                loading._shared_tier("a" * 64, shared, loaded)
+            assert "--kv-shared-space" in refused.value.hint
