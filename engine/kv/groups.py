@@ -26,6 +26,11 @@ class KVGroup(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return "state" if self.recurrent else f"window of {self.window}" if self.window else "all tokens"
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether all tokens are needed, from the first one on."""
+        return not (self.window or self.recurrent)
+
     def first_needed(self, n_tokens: int, block_size: int) -> int:
         """The first entry that is needed to compute what follows n_tokens."""
         return max(0, n_tokens - self.window + 1) // block_size if self.window else 0

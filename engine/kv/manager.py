@@ -109,7 +109,7 @@ class KVManager:
         keys = self.keys(seq)[:n_matchable] if n_matchable else []
         if n_matchable and seq.put_aside is not None and (match := self._match_aside(seq, keys)) is not None:
             return match
-        if len(self.groups) == 1 and not (self._windows or self._recurrent):  # most models; a long prompt has thousands of blocks
+        if len(self.groups) == 1 and self.groups[0].keeps_all:  # most models; a long prompt has thousands of blocks
             find = self.memories[0].find
             hits = list(takewhile(bool, (find(i, key) for i, key in enumerate(keys))))
             return Match(len(hits) * self.block_size, (hits,))
@@ -440,33 +440,39 @@ class KVManager:
         n_matchable = self._matchable(seq)
         if self.exchange is None or rest or n_matchable <= n_known:
             return False
-        if self.exchange.goes_on(seq) and self._bring_home(match):
+        keys = self.keys(seq)[:n_matchable]
+        if self.exchange.goes_on(seq) and self._bring_home(keys):
             return True
-        return self.exchange.fetch(seq, self.keys(seq)[:n_matchable], n_known)
+        return self.exchange.fetch(seq, keys, n_known)
 
-    def _bring_home(self, match: Match) -> bool:
-        """Copy what only host memory has into the cache, where there is room, so that its slots are free for the next round."""
-        away = [[hit.key for hit in hits if hit.block is None] for hits in match.hits]
-        for memory, hits, keys in zip(self.memories, match.hits, away, strict=True):
+    def _bring_home(self, keys: list[bytes]) -> bool:
+        """Copy what only host memory has of the known blocks of a prefix into the cache, if there is room for all of them. Then its
+        slots are free for the next round."""
+        brought = False
+        for memory in self.memories:
+            if not memory.group.keeps_all:
+                continue
+            hits = list(takewhile(bool, (memory.find(i, key) for i, key in enumerate(keys))))
+            away = [hit.key for hit in hits if hit.block is None]
             n_held = sum(hit.block is not None and hit.block.refs == 0 for hit in hits)
-            if len(keys) > memory.pool.n_free - n_held - memory.headroom:
-                return False
-        for memory, hits, keys in zip(self.memories, match.hits, away, strict=True):
+            if len(away) > memory.pool.n_free - n_held - memory.headroom:
+                continue
             for hit in hits:
                 if hit.block is not None:  # it must not make room for the others
                     memory.pool.acquire(hit.block)
                     memory.hold(hit.block)
-            slots = [memory.host.read(key) for key in keys]  # before evictions need slots
-            for key, slot, block in zip(keys, slots, memory.pool.allocate(len(keys)), strict=True):
+            slots = [memory.host.read(key) for key in away]  # before evictions need slots
+            for key, slot, block in zip(away, slots, memory.pool.allocate(len(away)), strict=True):
                 memory.promote(slot, block)
                 memory.pool.publish(block, key)
                 memory.hold(block)
-        return any(away)
+            brought |= bool(away)
+        return brought
 
     def n_findable(self, seq: Answer) -> int:
         """Tokens of a sequence without blocks that need not be computed: memory has them, or the connector could bring them."""
         n_known, keys = self.match(seq).n_tokens, self.keys(seq)[: self._matchable(seq)]
-        return max(n_known, self.exchange.reach(keys)[0] * self.block_size) if self.exchange is not None else n_known
+        return max(n_known, self.exchange.reach(keys) * self.block_size) if self.exchange is not None else n_known
 
     def evict_cached(self) -> int:
         """Forget all content that no table holds, wherever it is; returns the number of blocks and copies in memory."""

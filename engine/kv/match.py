@@ -13,9 +13,9 @@ Known = Callable[[int, int], bool]
 def deepest(groups: Sequence[KVGroup], n_blocks: int, block_size: int, is_known: Known) -> int:
     """Blocks of tokens, of the first n_blocks, up to which a prompt is known."""
     for g, group in enumerate(groups):
-        if not (group.window or group.recurrent):
+        if group.keeps_all:
             n_blocks = next((i for i in range(n_blocks) if not is_known(g, i)), n_blocks)
-    others = [(g, group) for g, group in enumerate(groups) if group.window or group.recurrent]
+    others = [(g, group) for g, group in enumerate(groups) if not group.keeps_all]
     before = -1
     while n_blocks and n_blocks != before:
         before = n_blocks

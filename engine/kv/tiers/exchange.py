@@ -110,7 +110,7 @@ class Exchange:
         """
         if seq.fetched and not self.goes_on(seq):
             return False
-        n, is_limited = self.reach(keys)
+        n = self.reach(keys)
         self._unfinished.discard(seq)
         if n <= n_known:
             seq.fetched = True
@@ -121,6 +121,7 @@ class Exchange:
         wanted = [(g, key) for g, key in names if not self._is_here(g, key)]
         if promised := [self._arriving[name] for name in wanted if name in self._arriving]:
             return time.monotonic() <= max(promised)
+        wanted, is_limited = self._round(wanted)
         slots, wanted = self._slots(wanted)
         seq.fetched = True
         if not slots:
@@ -136,38 +137,41 @@ class Exchange:
     def _is_here(self, g: int, key: bytes) -> bool:
         return self._memories[g].find(0, key) is not None
 
-    def reach(self, keys: list[bytes]) -> tuple[int, bool]:
-        """Blocks up to the deepest border at which everything that is needed is here, on its way, or can be fetched at once; and
-        whether there is more than that."""
+    def reach(self, keys: list[bytes]) -> int:
+        """Blocks up to the deepest border at which everything that is needed is here, on its way, or can be fetched."""
         reach: list[int] = []
         """Of groups of all tokens; -1 for others, of which only some blocks are needed."""
-        is_limited = False
 
         def is_known(g: int, i: int) -> bool:
             return self._is_here(g, keys[i]) or (g, keys[i]) in self._arriving
 
-        for g, (memory, group) in enumerate(zip(self._memories, self._groups, strict=True)):
-            if group.window or group.recurrent:
+        for g, group in enumerate(self._groups):
+            if not group.keeps_all:
                 reach.append(-1)
                 continue
             n_here = next((i for i in range(len(keys)) if not is_known(g, i)), len(keys))
-            n_there = self._connector.match([_outer((g, key)) for key in keys[n_here:]])
-            most = memory.host.n_slots // FETCHING_SHARE
-            is_limited |= n_there > most
-            reach.append(n_here + min(n_there, most))
+            reach.append(n_here + self._connector.match([_outer((g, key)) for key in keys[n_here:]]))
 
         def is_near(g: int, i: int) -> bool:
             if reach[g] >= 0:
                 return i < reach[g]
             return is_known(g, i) or self._connector.match([_outer((g, keys[i]))]) == 1
 
-        return deepest(self._groups, len(keys), self._block_size, is_near), is_limited
+        return deepest(self._groups, len(keys), self._block_size, is_near)
+
+    def _round(self, wanted: list[Name]) -> tuple[list[Name], bool]:
+        """What is to come first of all that is wanted, and whether there is more. Groups of all tokens can go piece by piece, since
+        each piece is of use with the next one."""
+        for g, (memory, group) in enumerate(zip(self._memories, self._groups, strict=True)):
+            most = memory.host.n_slots // FETCHING_SHARE
+            if group.keeps_all and len(of_group := [name for name in wanted if name[0] == g]) > most:
+                return of_group[:most], True
+        return wanted, False
 
     def _slots(self, wanted: list[Name]) -> tuple[list[int], list[Name]]:
         """Slots for all blocks that are wanted; fewer, and for the first ones, only where a part of them is of use too."""
         counts = [sum(h == g for h, _ in wanted) for g in range(len(self._groups))]
-        first = self._groups[0]
-        if len(self._groups) > 1 or first.window or first.recurrent:
+        if len(self._groups) > 1 or not self._groups[0].keeps_all:
             for memory, n in zip(self._memories, counts, strict=True):
                 if n > min(memory.host.n_available, max(1, memory.host.n_slots // FETCHING_SHARE)):
                     return [], []

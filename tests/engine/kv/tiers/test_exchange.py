@@ -406,3 +406,26 @@ def test_a_block_that_is_too_large_beside_answers_holds_up_no_others(monkeypatch
     assert list(world.kv.exchange._to_store) == [(1, b"state")]
     world.plan(idle=True)
     assert not world.kv.exchange.has_rest
+
+
+@pytest.mark.parametrize("kind", ["window", "state"])
+def test_a_large_prefix_comes_in_rounds_and_what_belongs_to_its_end_in_the_last_one(kind: str) -> None:
+    other = {"window": {"window": 7}, "state": {"recurrent": True}}[kind]
+    groups = (KVGroup(n_blocks=12, n_host_blocks=6), KVGroup(n_blocks=12, n_host_blocks=6, **other))
+    world = World(groups=groups)
+    keys = world.kv.keys(sequence(34))
+    world.connector.kept = {exchange._outer((0, key)): [i] * BLOCK for i, key in enumerate(keys)}
+    size = 1 if kind == "state" else BLOCK
+    for i in range(8)[-1:] if kind == "state" else range(6, 8):
+        world.connector.kept[exchange._outer((1, keys[i]))] = [100 + i] * size
+    seq, n_loads = sequence(34), []
+    while world.kv.fetch(seq, world.kv.match(seq)):
+        if world.connector.orders:
+            n_loads.append(world.kv.exchange.n_fetched)
+            world.connector.happen()
+        world.plan()
+    assert n_loads == [0, 3, 6] and world.kv.exchange.n_fetched == 8 + (1 if kind == "state" else 2)
+    assert admit(world.kv, seq) == 32
+    world.plan()
+    assert [world.runner.blocks[0][block_id] for block_id in seq.tables[0][:8]] == [[i] * BLOCK for i in range(8)]
+    assert world.runner.blocks[1][seq.tables[1][0 if kind == "state" else 7]] == [107] * size
