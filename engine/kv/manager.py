@@ -446,8 +446,10 @@ class KVManager:
         return self.exchange.fetch(seq, keys, n_known)
 
     def _bring_home(self, keys: list[bytes]) -> bool:
-        """Copy what only host memory has of the known blocks of a prefix into the cache, if there is room for all of them. Then its
-        slots are free for the next round."""
+        """Copy what only host memory has of the known blocks of a prefix into the cache, if there is room for all of them.
+
+        Its slots are free for the next round then.
+        """
         brought = False
         for memory in self.memories:
             if not memory.group.keeps_all:

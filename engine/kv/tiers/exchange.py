@@ -160,8 +160,10 @@ class Exchange:
         return deepest(self._groups, len(keys), self._block_size, is_near)
 
     def _round(self, wanted: list[Name]) -> tuple[list[Name], bool]:
-        """What is to come first of all that is wanted, and whether there is more. Groups of all tokens can go piece by piece, since
-        each piece is of use with the next one."""
+        """What is to come first of all that is wanted, and whether there is more.
+
+        Groups of all tokens can go piece by piece: each piece is of use with the next one.
+        """
         for g, (memory, group) in enumerate(zip(self._memories, self._groups, strict=True)):
             most = memory.host.n_slots // FETCHING_SHARE
             if group.keeps_all and len(of_group := [name for name in wanted if name[0] == g]) > most:
