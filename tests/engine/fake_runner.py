@@ -142,11 +142,12 @@ class FakeRunner:
         seq, end = entry.seq, entry.start + entry.n_query
         prefixes = self._prefixes(seq, end)
         for g, group in enumerate(self.kv_groups):
-            first = max(0, entry.start - group.window + 1) if group.window else 0
-            for position in range(first, end) if not group.recurrent else ():
-                block, at = self._held(g, seq, position)
-                assert block[at] == prefixes[position], (
-                    f"request {seq.request.uid}: position {position} holds the KV of something else"
+            first, size = max(0, entry.start - group.window + 1) if group.window else 0, self.block_size
+            for i in range(first // size, -(-end // size)) if not group.recurrent else ():
+                start, stop = max(first, i * size), min(end, (i + 1) * size)
+                block, at = self._held(g, seq, start)
+                assert block[at : at + stop - start] == prefixes[start:stop], (
+                    f"request {seq.request.uid}: block {i} of its table holds the KV of something else"
                 )
         prompt_logprobs = None
         if seq.prompt_logprobs is not None:
