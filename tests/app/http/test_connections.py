@@ -198,7 +198,7 @@ def test_silence_is_broken_by_comments(live: Callable[..., Server], monkeypatch:
 
 
 def test_a_client_that_stops_reading_holds_up_nobody(live: Callable[..., Server]) -> None:
-    server = live(window=20_000, n_blocks=8192)
+    server = live(window=20_000, n_blocks=8192, step_s=0.001)  # without, thousands of steps a second take the event loop's time
     sock = send(server, {**LONG, "stream": True})
     read_until(sock, b"data: ")
     answer = httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "max_tokens": 3}, timeout=10)
