@@ -167,12 +167,19 @@ class AsyncEngine:
         self._core.abort(uid)
 
     async def ask(self, question: Callable[[EngineCore], T]) -> T:
-        """The answer to a question, put on the engine thread between two steps. Raises EngineDead."""
-        return await self._ask(lambda reply: self._core.ask(question, reply))
+        """The answer to a question that is put on the engine thread, once the step under way is done. Raises EngineDead."""
+        self._require_alive()
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self._core.ask(question, lambda value: self._loop.call_soon_threadsafe(_resolve, answer, value))
+        while not answer.done():
+            await asyncio.wait([answer], timeout=1.0)
+            if not answer.done():
+                self._require_alive()
+        return answer.result()
 
     async def stats(self) -> EngineStats:
-        """A snapshot taken between two steps; waits for the step under way. Raises EngineDead."""
-        stats = await self._ask(self._core.ask_stats)
+        """A snapshot taken between two steps. Raises EngineDead."""
+        stats = await self.ask(lambda core: core.stats())
         return structs.replace(stats, n_waiting=stats.n_waiting + len(self._ahead)) if self._ahead else stats
 
     async def pin(self, prompt_token_ids: list[int], *, cache_salt: str = "") -> Pin:
@@ -190,7 +197,7 @@ class AsyncEngine:
 
     async def unpin(self, uid: int) -> int:
         """Lift a pin; returns the number of its blocks, 0 where there is none. Raises EngineDead."""
-        return await self._ask(lambda reply: self._core.unpin(uid, reply))
+        return await self.ask(lambda core: core.kv.pins.unpin(uid))
 
     async def pins(self) -> list[Pin]:
         """All pins, the oldest first. Raises EngineDead."""
@@ -199,7 +206,7 @@ class AsyncEngine:
 
     async def evict_cached(self) -> int:
         """Forget the prefix cache; returns the number of blocks. Raises EngineDead."""
-        return await self._ask(self._core.evict_cached)
+        return await self.ask(lambda core: core.kv.evict_cached())
 
     async def close(self) -> None:
         """End the engine thread. Live streams get their Finished event, an error that says the model was unloaded."""
@@ -208,16 +215,6 @@ class AsyncEngine:
         self._core.stop()
         await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # the last batch of events was posted before the thread ended
-
-    async def _ask(self, operation: Callable[[Callable], None]):
-        self._require_alive()
-        answer: asyncio.Future = self._loop.create_future()
-        operation(lambda value: self._loop.call_soon_threadsafe(_resolve, answer, value))
-        while not answer.done():
-            await asyncio.wait([answer], timeout=1.0)
-            if not answer.done():
-                self._require_alive()
-        return answer.result()
 
     def _require_alive(self) -> None:
         if not self.is_alive:

@@ -151,18 +151,6 @@ class EngineCore:
         """`reply` gets the answer to a question, which is put on the engine thread between two steps."""
         self._post(lambda: reply(question(self)))
 
-    def ask_stats(self, reply: Callable[[EngineStats], None]) -> None:
-        """Call `reply` on the engine thread with a snapshot taken between two steps."""
-        self._post(lambda: reply(self._snapshot()))
-
-    def evict_cached(self, reply: Callable[[int], None]) -> None:
-        """Forget every cached block that no answer holds; `reply` gets their number."""
-        self._post(lambda: reply(self.kv.evict_cached()))
-
-    def unpin(self, uid: int, reply: Callable[[int], None]) -> None:
-        """Lift a pin; `reply` gets the number of its blocks, 0 where there is none."""
-        self._post(lambda: reply(self.kv.pins.unpin(uid)))
-
     def stop(self) -> None:
         """End `run` after the step under way; every live request ends with an error that says so."""
         with self._wake:
@@ -357,7 +345,8 @@ class EngineCore:
                 queued_s = seq.first_scheduled_s - seq.request.arrival_s
                 self._events.append(Started(seq.request.uid, seq.n_prompt, seq.n_cached, queued_s))
 
-    def _snapshot(self) -> EngineStats:
+    def stats(self) -> EngineStats:
+        """The engine as it stands; asked between two steps."""
         return snapshot(self.scheduler, self.counters, last_step_s=self._last_step_s, last_step_tokens=self._last_step_tokens)
 
     # Commit ----------------------------------------------------------------------------------------------------

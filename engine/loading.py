@@ -132,7 +132,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
 
 def _groups_in_words(runner: ModelRunner) -> str:
     return "; ".join(
-        f"{len(group.layers)} layers of {'a ' * (group.window > 0 or group.recurrent)}{group.name}: {group.n_blocks:,} blocks of "
+        f"{len(group.layers)} layers, {group.name}: {group.n_blocks:,} blocks of "
         + (f"{group.block_bytes / (1 << 20):.1f} MiB" if group.recurrent else f"{runner.block_size} tokens")
         for group in runner.kv_groups
     )

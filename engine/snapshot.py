@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.kv.manager import KVManager
@@ -54,7 +55,7 @@ def _request_stats(seq: Sequence, now: float) -> RequestStats:
         n_cached=seq.n_cached,
         n_computed=seq.n_computed,
         n_output=seq.n_output,
-        n_blocks=sum(block_id >= 0 for table in seq.tables for block_id in table),
+        n_blocks=sum(len(table) - table.count(-1) for table in seq.tables),
         age_s=now - seq.request.arrival_s,
         ttft_s=seq.first_token_s - seq.request.arrival_s if seq.first_token_s is not None else None,
         tok_s=(seq.n_output - 1) / since_first if seq.n_output > 1 and since_first > 0 else 0.0,
@@ -78,23 +79,15 @@ def _block_states(memory: GroupMemory, kv: KVManager) -> bytes:
     return bytes(states)
 
 
-def _room(scheduler: Scheduler) -> tuple[int, int]:
-    """Tokens for which the blocks that are in tables of attention layers have room, and those that no answer has.
-
-    Of a block that several hold, room that none of them fills.
-    """
-    n_all = n_empty = 0
-    size = scheduler.kv.block_size
-    for g, group in enumerate(scheduler.kv.groups):
-        empty: dict[int, int] = {}
-        for seq in scheduler.running if not group.recurrent else ():
-            for i, block_id in enumerate(seq.tables[g]):
-                if block_id >= 0:
-                    n_filled = min(size, max(0, len(seq.token_ids) - i * size))
-                    empty[block_id] = min(empty.get(block_id, size), size - n_filled)
-        n_all += len(empty) * size
-        n_empty += sum(empty.values())
-    return n_all, n_empty
+def _n_wasted(running: Iterable[Sequence], g: int, size: int) -> int:
+    """Tokens for which a group's blocks in tables have room, and that no answer has; of a block that several hold, room that none
+    of them fills."""
+    empty: dict[int, int] = {}
+    for seq in running:
+        n_full, rest = divmod(len(seq.token_ids), size)
+        for i, block_id in enumerate(seq.tables[g][n_full:]):
+            empty[block_id] = min(empty.get(block_id, size), size - (rest if i == 0 else 0))
+    return sum(empty.values())
 
 
 def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, last_step_tokens: int) -> EngineStats:
@@ -102,8 +95,14 @@ def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, la
     now = time.monotonic()
     kv = scheduler.kv
     states, owners = bytearray(), []
+    n_room_tokens = n_wasted_tokens = 0
     for g, memory in enumerate(kv.memories):
-        states += _block_states(memory, kv)
+        of_blocks = _block_states(memory, kv)
+        states += of_blocks
+        if not memory.group.recurrent:
+            n_used = of_blocks.count(BlockState.USED) + of_blocks.count(BlockState.SHARED)
+            n_room_tokens += n_used * kv.block_size
+            n_wasted_tokens += _n_wasted(scheduler.running, g, kv.block_size)
         of_group = [-1] * len(memory.pool.blocks)
         for seq in scheduler.running:
             for block_id in seq.tables[g]:
@@ -113,7 +112,6 @@ def snapshot(scheduler: Scheduler, counters: Counters, *, last_step_s: float, la
     n_shared, n_cached, n_pinned = (states.count(s) for s in (BlockState.SHARED, BlockState.CACHED, BlockState.PINNED))
     n_used = n_shared + states.count(BlockState.USED)
     held = kv.exchange.holdings() if kv.exchange else Holdings()
-    n_room_tokens, n_wasted_tokens = _room(scheduler)
     return EngineStats(
         time_s=now,
         n_running=len(scheduler.running),

@@ -222,7 +222,7 @@ class StepPlan(Struct, frozen=True):
     preempted: tuple[Sequence, ...]
     moves: tuple[Moves, ...] = ()
     stuck: Sequence | None = None
-    """A waiting sequence for which there will never be room beside those that wait for it: beams of one search."""
+    """A waiting sequence for which there will never be room, or not beside the beams of its search that wait for it."""
 
     @property
     def n_tokens(self) -> int:

@@ -221,8 +221,9 @@ class KVManager:
         if self._recurrent is None:
             announced = range(seq.n_published, len(keys))
         else:
-            most = len(self._recurrent.pool.blocks) // STATES_SHARE
-            seq.borders = states.borders(seq.token_ids, seq.n_prompt, self._turn_ends, self.block_size, most)
+            if not seq.borders:  # a prompt of many thousand tokens is looked through once
+                most = len(self._recurrent.pool.blocks) // STATES_SHARE
+                seq.borders = states.borders(seq.token_ids, seq.n_prompt, self._turn_ends, self.block_size, most)
             announced = [border // self.block_size - 1 for border in seq.borders if border > seq.n_computed]
         seq.announced = list(reversed(announced))
         for i in announced:

@@ -100,7 +100,7 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
         logit_soft_cap=fields.number("final_logit_softcapping", 0.0) if gemma else 0.0,
         embedding_scale=hidden_size**0.5 if gemma else 1.0,
         activation=_ACTIVATIONS[activation],
-        recurrent=_checked(fields, _recurrent(fields, family, n_layers, hidden_size)),
+        recurrent=_recurrent(fields, family, n_layers, hidden_size),
     )
 
 
@@ -115,8 +115,10 @@ def _text_config(fields: Fields, model_type: str) -> Mapping[str, Any]:
     return {**defaults, **{name: value for name, value in text.items() if value is not None}}
 
 
-def _checked(fields: Fields, recurrent: RecurrentConfig | None) -> RecurrentConfig | None:
-    """None where no layer has a state."""
+def _recurrent(fields: Fields, family: str, n_layers: int, hidden_size: int) -> RecurrentConfig | None:
+    """Layers with a state, which qwen3_5 and bamba may have."""
+    of_family = {"qwen3_5": _delta_net, "bamba": _mamba2}.get(family)
+    recurrent = of_family(fields, n_layers, hidden_size) if of_family else None
     if recurrent is None or not recurrent.layers:
         return None
     if recurrent.n_heads % recurrent.n_key_heads:
@@ -125,24 +127,23 @@ def _checked(fields: Fields, recurrent: RecurrentConfig | None) -> RecurrentConf
     return recurrent
 
 
-def _recurrent(fields: Fields, family: str, n_layers: int, hidden_size: int) -> RecurrentConfig | None:
-    """Layers with a state, which qwen3_5 and bamba have."""
-    if family == "qwen3_5":
-        period = fields.integer("full_attention_interval", 4)
-        types = fields.get("layer_types", [_LINEAR if (i + 1) % period else "full_attention" for i in range(n_layers)])
-        if not isinstance(types, list) or len(types) != n_layers or not set(types) <= {_LINEAR, "full_attention"}:
-            raise fields.bad("layer_types", f"is not a list of {n_layers} of {_LINEAR}, full_attention")
-        return RecurrentConfig(
-            kind="delta",
-            layers=tuple(i for i, kind in enumerate(types) if kind == _LINEAR),
-            n_heads=fields.integer("linear_num_value_heads", 32),
-            head_dim=fields.integer("linear_value_head_dim", 128),
-            n_key_heads=fields.integer("linear_num_key_heads", 16),
-            key_dim=fields.integer("linear_key_head_dim", 128),
-            conv_width=fields.integer("linear_conv_kernel_dim", 4),
-        )
-    if family != "bamba":
-        return None
+def _delta_net(fields: Fields, n_layers: int, hidden_size: int) -> RecurrentConfig:
+    period = fields.integer("full_attention_interval", 4)
+    types = fields.get("layer_types", [_LINEAR if (i + 1) % period else "full_attention" for i in range(n_layers)])
+    if not isinstance(types, list) or len(types) != n_layers or not set(types) <= {_LINEAR, "full_attention"}:
+        raise fields.bad("layer_types", f"is not a list of {n_layers} of {_LINEAR}, full_attention")
+    return RecurrentConfig(
+        kind="delta",
+        layers=tuple(i for i, kind in enumerate(types) if kind == _LINEAR),
+        n_heads=fields.integer("linear_num_value_heads", 32),
+        head_dim=fields.integer("linear_value_head_dim", 128),
+        n_key_heads=fields.integer("linear_num_key_heads", 16),
+        key_dim=fields.integer("linear_key_head_dim", 128),
+        conv_width=fields.integer("linear_conv_kernel_dim", 4),
+    )
+
+
+def _mamba2(fields: Fields, n_layers: int, hidden_size: int) -> RecurrentConfig:
     attention = fields.get("attn_layer_indices", [])
     if not isinstance(attention, list) or not all(isinstance(i, int) and 0 <= i < n_layers for i in attention):
         raise fields.bad("attn_layer_indices", f"is not a list of layers below {n_layers}")

@@ -13,7 +13,8 @@ from engine.outputs import RequestOutput
 from engine.types import Request, SamplingParams, TokenLogprob
 from kernels.cpu import launch
 from tests import models
-from tests.engine.test_equality import PASSAGE, FewerBlocks
+from tests.engine.fewer_blocks import FewerBlocks
+from tests.engine.test_equality import PASSAGE
 
 SIZES = (16, 32, 64, 128)
 N_TOKENS = 12
@@ -41,7 +42,7 @@ class World:
         n_blocks = knobs.pop("n_blocks", self._runner.kv_groups[0].n_blocks)
         connector = self._connector if knobs.pop("disk", False) else None
         self._outputs: dict[int, RequestOutput] = {}
-        runner = FewerBlocks(self._runner, n_blocks, min(1024, (n_blocks - 1) * self.block_size))
+        runner = FewerBlocks(self._runner, {"all": n_blocks}, min(1024, (n_blocks - 1) * self.block_size))
         config = EngineConfig(debug_checks=True, max_num_seqs=8, **knobs)
         return EngineCore(config, runner, self._loaded.tokenizer, self._receive, connector)
 

@@ -268,7 +268,7 @@ def test_counters_and_snapshot_tell_what_happened() -> None:
     bench.add("the very same prompt", n=2, temperature=1.0)
     bench.core.step()
     stats = []
-    bench.core.ask_stats(stats.append)
+    bench.core.ask(EngineCore.stats, stats.append)
     bench.core.step()
     (now,) = stats
     assert now.n_running == 2 and {row.status for row in now.requests} == {"running"}

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec import structs
 
 from engine.config import EngineConfig
-from engine.core import EngineCore, Runner
+from engine.core import EngineCore
 from engine.loading import load_core
 from engine.outputs import RequestOutput
 from engine.runner.runner import ModelRunner
@@ -22,6 +21,7 @@ from engine.text.tokenizer import Tokenizer
 from engine.types import Event, Request, SamplingParams, TokenLogprob
 from kernels.cpu import launch
 from tests import models, oracle
+from tests.engine.fewer_blocks import FewerBlocks
 
 N_TOKENS = 12
 DTYPES = {"auto": torch.float16, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
@@ -71,15 +71,6 @@ class Loaded:
             self.expected = {name: Bench(self).answer(name) for name in self.prompts}
 
 
-class FewerBlocks:
-    """The same runner with only n_blocks of its KV memory in use."""
-
-    def __init__(self, runner: Runner, n_blocks: int, max_model_len: int) -> None:
-        self.max_model_len, self.kv_extras, self.block_size = max_model_len, runner.kv_extras, runner.block_size
-        self.kv_groups = tuple(structs.replace(group, n_blocks=min(n_blocks, group.n_blocks)) for group in runner.kv_groups)
-        self.move, self.execute = runner.move, runner.execute
-
-
 class Bench:
     """A core stepped by hand over a loaded model."""
 
@@ -87,7 +78,7 @@ class Bench:
         config = EngineConfig(**{"max_num_seqs": 16, "debug_checks": True, **knobs})
         runner = loaded.runner
         if n_blocks is not None:
-            runner = FewerBlocks(runner, n_blocks, (n_blocks - 1) * runner.block_size)
+            runner = FewerBlocks(runner, {"all": n_blocks, "window": n_blocks}, (n_blocks - 1) * runner.block_size)
         self.loaded = loaded
         self.core = EngineCore(config, runner, loaded.tokenizer, self._receive)
         self.outputs: dict[int, RequestOutput] = {}

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -21,9 +20,11 @@ from engine.kv.tiers.disk import DiskStore
 from engine.kv.tiers.disk_tier import DiskTier
 from engine.outputs import RequestOutput
 from engine.runner.runner import ModelRunner
+from engine.scheduler import Scheduler, _Draft
 from engine.types import Event, Request, SamplingParams, TokenLogprob
 from engine.weights.loader import open_checkpoint
 from tests.engine.fake_runner import ByteTokenizer
+from tests.engine.fewer_blocks import FewerBlocks
 from tests.engine.models import tiny
 
 BLOCK = 8
@@ -85,25 +86,13 @@ class Model:
         return tokens[len(prompt) :]
 
 
-class Fewer:
-    """The same runner with only some of its blocks in use."""
-
-    def __init__(self, runner: ModelRunner, n_blocks: dict[str, int]) -> None:
-        self.max_model_len, self.kv_extras, self.block_size = runner.max_model_len, runner.kv_extras, runner.block_size
-        self.kv_groups = tuple(
-            structs.replace(group, n_blocks=n_blocks.get(group.name.split()[0], group.n_blocks)) for group in runner.kv_groups
-        )
-        self.host = runner.host
-        self.move, self.execute = runner.move, runner.execute
-
-
 class Bench:
     def __init__(self, model: Model, *, blocks: dict[str, int] | None = None, tier: DiskTier | None = None, **knobs) -> None:
         self.model = model
         defaults = dict(max_num_seqs=8, max_num_batched_tokens=64, debug_checks=True)
         runner = model.runner
         if blocks is not None:
-            runner = Fewer(runner, blocks)
+            runner = FewerBlocks(runner, blocks)
         self.core = EngineCore(EngineConfig(**{**defaults, **knobs}), runner, ByteTokenizer(), self._receive, tier)
         if self.core.exchange is not None:
             self.core.exchange.kept_tokens = BLOCK
@@ -279,8 +268,7 @@ def test_preempted_and_brought_back_gives_the_same(model: Model, mode: str, cach
         if model.name in ("mistral", "mamba alone") and i % 4 == 2:  # these never run out of blocks by themselves
             for _ in range(6):
                 bench.core.step()
-            scheduler = bench.core.scheduler
-            _preempt(scheduler)
+            _preempt(bench.core.scheduler)
     bench.run()
     scheduler, memories = bench.core.scheduler, bench.core.kv.memories
     for name, output in zip(names, outputs, strict=True):
@@ -292,9 +280,7 @@ def test_preempted_and_brought_back_gives_the_same(model: Model, mode: str, cach
         assert scheduler.n_recomputes > 0 and scheduler.n_swaps == 0
 
 
-def _preempt(scheduler: Any) -> None:
-    from engine.scheduler import _Draft
-
+def _preempt(scheduler: Scheduler) -> None:
     for seq in list(scheduler.running):
         scheduler._preempt(_Draft(0), seq)
 

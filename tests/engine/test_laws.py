@@ -179,7 +179,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def unpin(self, data) -> None:
         if pins := sorted(self.harness.core.kv.pins):
-            self.harness.core.unpin(data.draw(st.sampled_from(pins)), lambda n: None)
+            uid = data.draw(st.sampled_from(pins))
+            self.harness.core.ask(lambda core: core.kv.pins.unpin(uid), lambda n: None)
             self.harness.core.step()
 
     @rule(times=st.integers(1, 12))
@@ -199,7 +200,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        self.harness.core.evict_cached(lambda n: None)
+        self.harness.core.ask(lambda core: core.kv.evict_cached(), lambda n: None)
         self.harness.core.step()
 
     @rule(copies_are_fast=st.booleans())

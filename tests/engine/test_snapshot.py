@@ -42,7 +42,7 @@ def mixed(rng: random.Random) -> list[list[list[int]]]:
 def take(core: EngineCore) -> EngineStats:
     """Statistics before a step, whose waste is what no answer fills of the blocks in tables, counted another way."""
     taken: list[tuple[EngineStats, int]] = []
-    core.ask_stats(lambda stats: taken.append((stats, n_filled(core))))
+    core.ask(EngineCore.stats, lambda stats: taken.append((stats, n_filled(core))))
     core.step()
     ((stats, n),) = taken
     assert stats.n_wasted_tokens == stats.n_used * stats.block_size - n
