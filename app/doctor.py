@@ -99,7 +99,11 @@ async def try_model(report: Report, settings: Settings, model: LocalModel) -> No
         "loaded in": f"{load_s:.1f} s",
         "fits": f"window of {info.max_model_len} tokens; weights {format_bytes(info.weights_bytes)}, "
         f"KV cache {format_bytes(info.kv_bytes)}",
-        "KV cache": info.kv_groups,
+        "KV cache": "; ".join(
+            f"{len(group.layers)} layers, {group.name}: {group.n_blocks:,} blocks of "
+            + (format_bytes(group.block_bytes) if group.recurrent else f"{info.block_size} tokens")
+            for group in info.kv_groups
+        ),
         "limited by": info.memory_note,
         "prefill": f"{usage.n_prompt / prefill_s:.0f} tok/s",
         "decode": f"{1 / decode_s:.1f} tok/s, {info.weights_bytes / decode_s / 1e9:.1f} GB/s of weights",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.kv.groups import KVGroup
+
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a loaded model is and what it was given."""
@@ -25,8 +27,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_blocks: int
     """Of all KV groups."""
     block_size: int
-    kv_groups: str = ""
-    """Which layers the blocks are for, in words."""
+    kv_groups: tuple[KVGroup, ...] = ()
+    """Which layers the blocks are for; in this order they are numbered in statistics."""
     digest: str
     kv_kind: str = ""
     """Names what the KV depends on besides tokens; two servers of one kind can read each other's."""

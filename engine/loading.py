@@ -118,7 +118,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         kv_bytes=runner.kv_bytes,
         n_blocks=sum(group.n_blocks for group in runner.kv_groups),
         block_size=runner.block_size,
-        kv_groups=_groups_in_words(runner),
+        kv_groups=runner.kv_groups,
         digest=runner.digest,
         kv_kind=kv_kind,
         memory_note=runner.budget.why,
@@ -128,14 +128,6 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     tiers = [tier for tier in (_shared_tier(kv_kind, config, runner), _disk_tier(kv_kind, config, runner)) if tier is not None]
     connector = Connectors(*tiers) if len(tiers) > 1 else tiers[0] if tiers else None
     return Loaded(lambda emit: EngineCore(config, runner, tokenizer, emit, connector), tokenizer, template, info)
-
-
-def _groups_in_words(runner: ModelRunner) -> str:
-    return "; ".join(
-        f"{len(group.layers)} layers, {group.name}: {group.n_blocks:,} blocks of "
-        + (f"{group.block_bytes / (1 << 20):.1f} MiB" if group.recurrent else f"{runner.block_size} tokens")
-        for group in runner.kv_groups
-    )
 
 
 def _origin(path: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from textual.app import App, ComposeResult
 
@@ -130,6 +131,18 @@ async def test_tens_of_thousands_of_blocks_fit_and_none_in_use_is_lost():
         places = [cell(strip, x) for strip in strips for x in range(20)]
         assert sum(glyph == "▀" for glyph, _, _ in places) == 1
         assert "500 blocks a place" in str(pilot.app.map.border_title)
+
+
+async def test_blocks_of_several_kinds_are_counted_apart():
+    async with MapApp().run_test(size=(90, 12)) as pilot:
+        await shown(pilot, Run(FREE, -1, 40))
+        assert "40 × 16 tokens" in str(pilot.app.map.border_title)
+        groups = {"all tokens": 32, "window of 512": 9}
+        later = frame(runs=(Run(FREE, -1, 41),))
+        model = msgspec.structs.replace(later.model, kv_groups=groups)
+        pilot.app.map.show(msgspec.structs.replace(later, model=model), pilot.app.hues, None)
+        await pilot.pause()
+        assert "32 all tokens, 9 window of 512 × 16 tokens" in str(pilot.app.map.border_title)
 
 
 @pytest.mark.parametrize(

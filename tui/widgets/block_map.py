@@ -125,7 +125,9 @@ class BlockMap(Painted):
 
     def _caption(self, frame: Frame) -> None:
         """Title and legend; both repaint the whole widget, so nothing in them may change from frame to frame."""
-        title = f"KV blocks  {frame.totals.n_blocks:,} × {frame.model.block_size} tokens"
+        groups = frame.model.kv_groups
+        n_blocks = ", ".join(f"{n:,} {name}" for name, n in groups.items()) if len(groups) > 1 else f"{frame.totals.n_blocks:,}"
+        title = f"KV blocks  {n_blocks} × {frame.model.block_size} tokens"
         if self._layout.per_place > 1:
             title += f"  ({self._layout.per_place} blocks a place)"
         self.border_title = title
