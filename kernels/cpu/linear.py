@@ -30,6 +30,8 @@ class PackedWeight:
 
 def pack(weight: Weight) -> PackedWeight:
     """Reads the whole weight, on all threads."""
+    if weight.order is not None or (weight.qtype != "INT4" and weight.zeros is not None):
+        raise ValueError(f"{weight.qtype} with zeros, or an order, is not packed yet.")
     data = whole_rows(weight.data)
     row_bytes = data.stride(0) * data.element_size()
     apart: tuple[int, ...] = ()
@@ -109,7 +111,7 @@ def quantized(x: Tensor) -> Tensor:
 
 
 def _unsupported(spec: OpSpec) -> str | None:
-    if spec.qtype not in (None, *QTYPES):
+    if spec.qtype not in (None, *_TYPES):
         return f"weights of type {spec.qtype}"
     return unsupported(spec)
 
@@ -123,10 +125,12 @@ def _unsupported_fast(spec: OpSpec) -> str | None:
 
 
 _PRODUCTS = (("quant_linear", quant_linear), ("quant_linears", quant_linears), ("gated_linear", gated_linear))
+_NEW = ("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0", "FP4", "E2M1")
+_TYPES = tuple(qtype for qtype in QTYPES if qtype not in _NEW)
 _FLOATS = (*DENSE, "FP8", "NF4")
-_QUICK = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in QTYPES if qtype not in _FLOATS)
+_QUICK = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in _TYPES if qtype not in _FLOATS)
 _PLAIN = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in _FLOATS)
-_EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in QTYPES)
+_EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in _TYPES)
 
 IMPLS = (
     *(Impl(op, "cpp", fn, _unsupported_fast, _QUICK, pack, quantized) for op, fn in _PRODUCTS),
