@@ -15,7 +15,6 @@ from kernels.cpu.rows import gelu_tanh_mul, silu_mul
 from kernels.cpu.support import require, require_shape, unsupported, whole, whole_rows
 from kernels.ops import DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
 
-
 _MOST_ZERO = 128
 """Of INT8, in magnitude."""
 
