@@ -57,6 +57,12 @@ class GGUFCheckpoint:
     def stored_bytes(self, name: str) -> int:
         return self.file.tensors[self._source(name).gguf_name].n_bytes
 
+    def weight_bytes(self, name: str) -> int:
+        return self.stored_bytes(name)
+
+    def qtype(self, name: str) -> str:
+        return self.file.tensors[self._source(name).gguf_name].qtype
+
     def weight(self, name: str) -> Weight:
         source, tensor = self._source(name), self.file.tensors[self._source(name).gguf_name]
         require_rank(self, name, 2)
