@@ -263,7 +263,9 @@ def test_the_setting_names_folder_and_space(tmp_path: Path, caplog) -> None:
     assert not folder.exists()
     ModelRunner(settings, checkpoint)
     assert len(list(folder.glob("*.safetensors"))) == 1 and not list(folder.glob("*.partial"))
-    digests = {ModelRunner(structs.replace(CONFIG, quantization=scheme), checkpoint).digest for scheme in ("auto", "int8", "int4")}
+    digests = {
+        ModelRunner(structs.replace(CONFIG, quantization=scheme), checkpoint).digest for scheme in ("auto", "int8", "int4")
+    }
     assert len(digests) == 3
     (tmp_path / "file").touch()
     ModelRunner(structs.replace(settings, weights_disk_folder=str(tmp_path / "file")), checkpoint)

@@ -18,7 +18,13 @@ def tensors() -> dict[str, torch.Tensor]:
     for i in range(N_LAYERS):
         kv = SIZE // N_HEADS * N_KV_HEADS
         matrices = {"attn_q": (SIZE, SIZE), "attn_k": (kv, SIZE), "attn_v": (kv, SIZE), "attn_output": (SIZE, SIZE)}
-        matrices |= {"ffn_gate": (96, SIZE), "ffn_up": (96, SIZE), "ffn_down": (SIZE, 96), "attn_norm": (SIZE,), "ffn_norm": (SIZE,)}
+        matrices |= {
+            "ffn_gate": (96, SIZE),
+            "ffn_up": (96, SIZE),
+            "ffn_down": (SIZE, 96),
+            "attn_norm": (SIZE,),
+            "ffn_norm": (SIZE,),
+        }
         shapes |= {f"blk.{i}.{name}": shape for name, shape in matrices.items()}
     return {f"{name}.weight": torch.randn(shape, generator=generator) * 0.2 for name, shape in shapes.items()}
 
