@@ -215,6 +215,14 @@ def test_a_load_that_stops_halfway_keeps_nothing(tmp_path: Path) -> None:
     assert list(store.folder.iterdir()) == []
 
 
+def test_a_tied_output_matrix_that_is_there_too_is_not_waited_for(tmp_path: Path) -> None:
+    config = dense_folder(tmp_path / "model", tie_word_embeddings=False) / "config.json"
+    config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    kept_in = {"quantization": "int8", "weights_disk_folder": str(tmp_path / "weights")}
+    ModelRunner(structs.replace(CONFIG, **kept_in), open_checkpoint(tmp_path / "model"))
+    assert [path.suffix for path in (tmp_path / "weights").iterdir()] == [".safetensors"]
+
+
 def test_what_a_process_that_died_left_is_removed(tmp_path: Path) -> None:
     store = Store(tmp_path, 1 << 24)
     left, ours = (store.folder / f"x.safetensors.{pid}.partial" for pid in (2**22 + 5, os.getpid()))

@@ -252,10 +252,11 @@ def test_zero_points_of_the_second_version_are_as_they_are(tmp_path: Path) -> No
     assert torch.equal(second.data, first.data) and torch.equal(second.zeros + 1, first.zeros)
 
 
-def test_a_zero_point_of_sixteen_stays_sixteen(tmp_path: Path) -> None:
-    """Stored as fifteen, and added to after it was unpacked, so that it does not become zero."""
-    folder = changed(tmp_path, "autoround-gptq-4-32-asym", put("qzeros", lambda t: torch.full_like(t, -1)))
-    assert (open_checkpoint(folder).weight(f"{MODULE}.weight").zeros == 16).all()
+@pytest.mark.parametrize(("name", "largest"), [("autoround-gptq-4-32-asym", 16), ("autoround-gptq-8-64-asym", 256 - 128)])
+def test_the_largest_zero_point_is_one_more_than_the_largest_integer(name: str, largest: int, tmp_path: Path) -> None:
+    """Stored as that, and added to after it was unpacked, so that it does not become zero."""
+    folder = changed(tmp_path, name, put("qzeros", lambda t: torch.full_like(t, -1)))
+    assert (open_checkpoint(folder).weight(f"{MODULE}.weight").zeros == largest).all()
 
 
 def test_modules_may_have_bits_and_groups_of_their_own(tmp_path: Path) -> None:
