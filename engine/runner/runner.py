@@ -27,6 +27,7 @@ from engine.sample.sampler import Sampler
 from engine.types import Entry, Moves, Sampled, StepPlan, StepResult, TokenLogprob
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.loader import fill
+from engine.weights.packed import packed_bytes
 from kernels.cpu import launch
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class ModelRunner:
         self.budget = memory.fit(
             config,
             model,
-            model_bytes=self.weights_bytes,
+            model_bytes=self.weights_bytes if dense else packed_bytes(checkpoint),
             free=memory.free_bytes(self.device),
             device=self.device,
             dtype=self.dtype,

@@ -16,8 +16,24 @@ from kernels.cpu.support import require, require_shape, unsupported, whole, whol
 from kernels.ops import BLOCKS, DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
 from kernels.reference.grids import CODED
 
-_CODED_AT_ONCE = 1 << 20
-"""Values, so that what is worked with stays in the caches."""
+_CODED_AT_ONCE = 1 << 22
+"""Values, so that what is worked with takes little memory."""
+_GROWTH = {
+    "Q3_K": 57 / 55,
+    "Q4_K": 37 / 36,
+    "Q5_K": 45 / 44,
+    "IQ4_XS": 69 / 68,
+    "MXFP4": 18 / 17,
+    "TQ1_0": 11 / 9,
+    "IQ2_XXS": 53 / 33,
+    "IQ2_XS": 57 / 37,
+    "IQ2_S": 57 / 41,
+    "IQ3_XXS": 69 / 49,
+    "IQ3_S": 69 / 55,
+    "IQ1_S": 53 / 25,
+    "IQ1_M": 57 / 28,
+}
+"""Packed bytes over a file's, of types whose scales or codes are packed wider than they are stored."""
 _MOST_ZERO = 128
 """Of INT8, in magnitude."""
 
@@ -60,6 +76,11 @@ def _codes(weight: Weight) -> Tensor:
         codes, scales, d = CODED[weight.qtype].unpack(part)
         torch.cat((d.view(torch.uint8), scales, codes), 1, out=blocks[start : start + n_rows].view(-1, 2 + 16 + 256))
     return blocks.flatten(1)
+
+
+def packed_bytes(qtype: str, n_bytes: int) -> int:
+    """What a weight of a block type, n_bytes in its file, takes when it is packed, but for rows that fill its last panel."""
+    return round(n_bytes * _GROWTH.get(qtype, 1.0))
 
 
 def quant_linears(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.conformance_weights import random_weight
 from kernels.cpu.launch import missing, native
-from kernels.cpu.linear import embedding, gated_linear, pack, quant_linears
+from kernels.cpu.linear import embedding, gated_linear, pack, packed_bytes, quant_linears
 from kernels.cpu.rows import gelu_tanh_mul, silu_mul
 from kernels.ops import BLOCKS, DENSE, SCALED, Weight
 from kernels.reference.dequant import dense
@@ -298,6 +298,12 @@ def test_a_part_of_a_wider_weight_is_packed(qtype: str) -> None:
     parts = [None if x is None else x[3:, : x.shape[1] // 2] for x in (weight.data, weight.scales, weight.zeros)]
     half = Weight(qtype, (17, 256), *parts)
     assert torch.equal(embedding(torch.arange(17), pack(half), torch.float32), dense(weight)[3:, :256])
+
+
+@pytest.mark.parametrize("qtype", BLOCKS)
+def test_the_bytes_of_a_packed_weight_are_known_before(qtype: str) -> None:
+    weight = random_weight(qtype, 32, 768, torch.Generator().manual_seed(14))
+    assert pack(weight).n_bytes == packed_bytes(qtype, weight.n_bytes)
 
 
 def test_a_weight_survives_those_that_were_packed_before_and_after_it() -> None:
