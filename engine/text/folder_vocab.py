@@ -162,7 +162,7 @@ def _speller(path: Path, core: Tokenizer, plain: Mapping[int, str]) -> Callable[
     def bytes_of(token_id: int) -> bytes:
         if token_id in plain:
             return plain[token_id].encode()
-        token = core.id_to_token(token_id)
+        token = core.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
         return spell(token) if token is not None else b""
 
     return bytes_of
