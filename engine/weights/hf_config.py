@@ -130,7 +130,7 @@ def _recurrent(fields: Fields, family: str, n_layers: int, hidden_size: int) -> 
 def _delta_net(fields: Fields, n_layers: int, hidden_size: int) -> RecurrentConfig:
     period = fields.integer("full_attention_interval", 4)
     types = fields.get("layer_types", [_LINEAR if (i + 1) % period else "full_attention" for i in range(n_layers)])
-    if not isinstance(types, list) or len(types) != n_layers or not set(types) <= {_LINEAR, "full_attention"}:
+    if not isinstance(types, list) or len(types) != n_layers or any(kind not in (_LINEAR, "full_attention") for kind in types):
         raise fields.bad("layer_types", f"is not a list of {n_layers} of {_LINEAR}, full_attention")
     return RecurrentConfig(
         kind="delta",
@@ -236,6 +236,6 @@ def _windows(fields: Fields, family: str, n_layers: int) -> tuple[int, ...]:
         first = fields.integer("max_window_layers", 28, low=0)
         return tuple(window if i >= first else 0 for i in range(n_layers))
     known = {"sliding_attention": window, "full_attention": 0}
-    if not isinstance(types, list) or len(types) != n_layers or not all(kind in known for kind in types):
+    if not isinstance(types, list) or len(types) != n_layers or any(kind not in (*known,) for kind in types):
         raise fields.bad("layer_types", f"is not a list of {n_layers} of {', '.join(known)}")
     return tuple(known[kind] for kind in types)

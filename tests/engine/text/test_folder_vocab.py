@@ -100,7 +100,7 @@ def test_json_nested_without_end_is_a_damaged_file(folder):
     with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json cannot be read"):
         OURS.from_folder(folder)
     (folder / "config.json").write_text(nested(100_000), "utf-8")
-    with pytest.raises(ModelLoadError, match=r"config\.json: the file cannot be read"):
+    with pytest.raises(ModelLoadError, match=r"config\.json cannot be read"):
         SafetensorsCheckpoint(folder)
 
 

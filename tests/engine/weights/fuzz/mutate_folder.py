@@ -103,6 +103,92 @@ def _config(files: Files, rng: random.Random) -> str:
     return f"config.json {name} = {optional[name]!r}"
 
 
+def _tokenizer(files: Files, rng: random.Random) -> str:
+    """Steps of tokenizer.json that are of other kinds, or odd ones of their own."""
+    value = json.loads(files["tokenizer.json"])
+    name = rng.choice(("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding", "added_tokens", "model"))
+    step: Any = rng.choice(_STEPS)
+    if name == "truncation":
+        step = {"direction": "Right", "max_length": rng.choice((0, 1, 4)), "strategy": "LongestFirst", "stride": rng.choice((0, 9))}
+    elif name == "padding":
+        step = {"strategy": {"Fixed": rng.choice((0, 9, 1 << 40))}, "direction": "Left", "pad_to_multiple_of": rng.choice((None, 0, 8))}
+        step |= {"pad_id": rng.choice((0, 1 << 31)), "pad_type_id": 0, "pad_token": "x"}
+    elif name == "added_tokens":
+        token = {"id": rng.choice((0, 5, 300, 10**6, 2**32 - 1)), "content": rng.choice(("", " ", "he", "<x>", "\0", "l" * 9999))}
+        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        step = value[name] + [token | {flag: rng.random() < 0.5 for flag in flags}]
+    elif name == "model":
+        model = value["model"]
+        match rng.randrange(6):
+            case 0:
+                model["vocab"] |= {"zz": rng.choice((0, 270, 10**6, 2**32 - 1))}
+            case 1:
+                model["merges"].append(rng.choice((["h", "zz"], ["h"], "h e", "h", ["h", "h", "h"], ["", ""])))
+            case 2:
+                model |= {"unk_token": rng.choice(("zz", "he", "")), "fuse_unk": True, "byte_fallback": True}
+            case 3:
+                model |= {"continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}
+            case 4:
+                model |= {"dropout": rng.choice((0.5, 1.0, 2.0, -1.0))}
+            case 5:
+                model["type"] = rng.choice(("WordPiece", "WordLevel", "Unigram", "x"))
+        step = model
+    value[name] = step
+    files["tokenizer.json"] = json.dumps(value).encode("utf-8", "surrogatepass")
+    return f"tokenizer.json {name} = {str(step)[-100:]}"
+
+
+_STEPS: list[Any] = [
+    *(None, {"type": "Sequence", "normalizers": [], "pretokenizers": [], "decoders": [], "processors": []}),
+    *({"type": "Replace", "pattern": {"String": ""}, "content": "x"}, {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}),
+    *({"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": "x"}, {"type": "Prepend", "prepend": "\u2581"}),
+    *({"type": "Strip", "content": " ", "start": 5, "stop": 9}, {"type": "Strip", "strip_left": True, "strip_right": True}),
+    *({"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "NFC"}, {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    *({"type": "Precompiled", "precompiled_charsmap": "/////w=="}, {"type": "WordPiece", "prefix": "##", "cleanup": True}),
+    *({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}, {"type": "Lowercase"}),
+    *({"type": "Split", "pattern": {"Regex": ""}, "behavior": "Isolated", "invert": True}, {"type": "Digits", "individual_digits": True}),
+    *({"type": "BertProcessing", "sep": ["x", 999], "cls": ["y", 2**32 - 1]}, {"type": "ByteLevel", "add_prefix_space": True}),
+    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {"x": {"id": "x", "ids": [2**32 - 1], "tokens": ["x"]}},
+    },
+    {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}},
+]
+
+
+def _token_names(files: Files, rng: random.Random) -> str:
+    """Of tokenizer_config.json, where special tokens are named."""
+    value = json.loads(files["tokenizer_config.json"])
+    odd = rng.choice(("\ud800", "", "he", "no such token", "x" * 100_000, {"content": "\udfff"}, {"content": 3}, [], 7, None))
+    entry = {"content": odd, "special": rng.choice((True, 0, "x", None))}
+    match rng.randrange(4):
+        case 0:
+            value[rng.choice(("bos_token", "eos_token"))] = odd
+        case 1:
+            value["added_tokens_decoder"][rng.choice(("0", "272", "273", "-1", "x", "\u0661", "9" * 30))] = entry
+        case 2:
+            value["add_bos_token"] = rng.choice((True, False, "x"))
+        case 3:
+            value["chat_template"] = rng.choice(([{"name": "default", "template": odd}], [odd], {"default": "x"}, odd, 5))
+    files["tokenizer_config.json"] = json.dumps(value).encode()
+    return f"tokenizer_config.json with {str(odd)[:30]!r}"
+
+
+def _index(files: Files, rng: random.Random) -> str:
+    """Where tensors are said to be; a folder without an index gets one."""
+    name = "model.safetensors.index.json"
+    shards = _weights(files)
+    index = json.loads(files[name]) if name in files else {"weight_map": {"model.norm.weight": shards[0]}}
+    tensor = rng.choice(sorted(index["weight_map"]))
+    places = ["../" + shards[0], "/etc/passwd", "./" + shards[0], "nul\0.safetensors", "", ".", "..", "x.safetensors", "config.json"]
+    index["weight_map"][tensor] = rng.choice([*places, *shards, None, 3, [], "\ud800.safetensors", "n" * 300 + ".safetensors"])
+    files[name] = json.dumps(index).encode("utf-8", "surrogatepass")
+    return f"{tensor} is said to be in {str(index['weight_map'][tensor])[:40]!r}"
+
+
 def _weights(files: Files) -> list[str]:
     return [name for name in sorted(files) if name.endswith(".safetensors")]
 
@@ -191,7 +277,7 @@ def _template(files: Files, rng: random.Random) -> str:
 
 
 _MUTATIONS: list[Callable[[Files, random.Random], str]] = [
-    *(_json_of, _json_of, _json_of, _config, _config, _header, _header, _header, _length, _bytes, _cut, _deep, _missing),
+    *(_json_of, _json_of, _json_of, _config, _config, _tokenizer, _tokenizer, _token_names, _index, _header, _header, _header, _length, _bytes, _cut, _deep, _missing),
     *(_exchanged, _template),
 ]
 

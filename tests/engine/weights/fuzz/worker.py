@@ -48,13 +48,17 @@ class GuardedMap(mmap.mmap):
         self = super().__new__(cls, -1, n_guarded + mmap.PAGESIZE)
         self[: len(raw)] = raw
         self.n_bytes = len(raw)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self))
+        address = address_of(self)
         _protect(address, n_guarded, _PROT_READ)
         _protect(address + n_guarded, mmap.PAGESIZE, _PROT_NONE)
         return self
 
     def __len__(self) -> int:
         return self.n_bytes
+
+
+def address_of(mapped: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 
 
 def _protect(address: int, n_bytes: int, protection: int) -> None:
