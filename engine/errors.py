@@ -1,6 +1,5 @@
 """Typed errors of the engine; each carries a message for the person and a hint that says what to do."""
 
-
 _MOST_QUOTED = 1000
 """Characters of a message about a file."""
 

@@ -94,7 +94,9 @@ def _check_charsmap(raw: bytes, file: Path) -> None:
     for found in _CHARSMAP.finditer(raw):
         charsmap = base64.b64decode(found[1] + b"==")
         if len(charsmap) < 4 or int.from_bytes(charsmap[:4], "little") > len(charsmap):
-            raise ModelLoadError(f"{file}: precompiled_charsmap does not have the size that it states.", "Download the model again.")
+            raise ModelLoadError(
+                f"{file}: precompiled_charsmap does not have the size that it states.", "Download the model again."
+            )
 
 
 def _add_missing(core: Tokenizer, config: Mapping[str, Any], file: Path) -> None:

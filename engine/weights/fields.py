@@ -50,7 +50,9 @@ class Fields:
             return value
         numeric = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
         if not numeric or (positive and value <= 0):
-            raise self.bad(name, f"is {_short(value)}, expected a {'positive ' if positive else ''}number up to {_LARGEST_NUMBER:g}")
+            raise self.bad(
+                name, f"is {_short(value)}, expected a {'positive ' if positive else ''}number up to {_LARGEST_NUMBER:g}"
+            )
         return float(value)
 
     def flag(self, name: str, default: Any = _REQUIRED) -> bool:

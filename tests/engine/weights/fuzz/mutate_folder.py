@@ -19,7 +19,23 @@ _ODD: list[Any] = [
 ]
 _TEXTS = [
     *("llama", "mistral", "qwen2", "qwen3", "gemma3", "gemma3_text", "qwen3_5", "qwen3_5_text", "bamba", "gpt2", "mamba"),
-    *("linear", "dynamic", "yarn", "llama3", "default", "longrope", "gelu", "silu", "relu", "F64", "F16", "BF16", "U8", "I64", "BOOL"),
+    *(
+        "linear",
+        "dynamic",
+        "yarn",
+        "llama3",
+        "default",
+        "longrope",
+        "gelu",
+        "silu",
+        "relu",
+        "F64",
+        "F16",
+        "BF16",
+        "U8",
+        "I64",
+        "BOOL",
+    ),
     *("/etc/passwd", "../model.safetensors", "model.safetensors", ".safetensors", "x/../model.safetensors", "nul\0.safetensors"),
 ]
 
@@ -106,12 +122,23 @@ def _config(files: Files, rng: random.Random) -> str:
 def _tokenizer(files: Files, rng: random.Random) -> str:
     """Steps of tokenizer.json that are of other kinds, or odd ones of their own."""
     value = json.loads(files["tokenizer.json"])
-    name = rng.choice(("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding", "added_tokens", "model"))
+    name = rng.choice(
+        ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding", "added_tokens", "model")
+    )
     step: Any = rng.choice(_STEPS)
     if name == "truncation":
-        step = {"direction": "Right", "max_length": rng.choice((0, 1, 4)), "strategy": "LongestFirst", "stride": rng.choice((0, 9))}
+        step = {
+            "direction": "Right",
+            "max_length": rng.choice((0, 1, 4)),
+            "strategy": "LongestFirst",
+            "stride": rng.choice((0, 9)),
+        }
     elif name == "padding":
-        step = {"strategy": {"Fixed": rng.choice((0, 9, 1 << 40))}, "direction": "Left", "pad_to_multiple_of": rng.choice((None, 0, 8))}
+        step = {
+            "strategy": {"Fixed": rng.choice((0, 9, 1 << 40))},
+            "direction": "Left",
+            "pad_to_multiple_of": rng.choice((None, 0, 8)),
+        }
         step |= {"pad_id": rng.choice((0, 1 << 31)), "pad_type_id": 0, "pad_token": "x"}
     elif name == "added_tokens":
         token = {"id": rng.choice((0, 5, 300, 10**6, 2**32 - 1)), "content": rng.choice(("", " ", "he", "<x>", "\0", "l" * 9999))}
@@ -140,13 +167,19 @@ def _tokenizer(files: Files, rng: random.Random) -> str:
 
 _STEPS: list[Any] = [
     *(None, {"type": "Sequence", "normalizers": [], "pretokenizers": [], "decoders": [], "processors": []}),
-    *({"type": "Replace", "pattern": {"String": ""}, "content": "x"}, {"type": "Replace", "pattern": {"Regex": "("}, "content": ""}),
+    *(
+        {"type": "Replace", "pattern": {"String": ""}, "content": "x"},
+        {"type": "Replace", "pattern": {"Regex": "("}, "content": ""},
+    ),
     *({"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": "x"}, {"type": "Prepend", "prepend": "\u2581"}),
     *({"type": "Strip", "content": " ", "start": 5, "stop": 9}, {"type": "Strip", "strip_left": True, "strip_right": True}),
     *({"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "NFC"}, {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
     *({"type": "Precompiled", "precompiled_charsmap": "/////w=="}, {"type": "WordPiece", "prefix": "##", "cleanup": True}),
     *({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}, {"type": "Lowercase"}),
-    *({"type": "Split", "pattern": {"Regex": ""}, "behavior": "Isolated", "invert": True}, {"type": "Digits", "individual_digits": True}),
+    *(
+        {"type": "Split", "pattern": {"Regex": ""}, "behavior": "Isolated", "invert": True},
+        {"type": "Digits", "individual_digits": True},
+    ),
     *({"type": "BertProcessing", "sep": ["x", 999], "cls": ["y", 2**32 - 1]}, {"type": "ByteLevel", "add_prefix_space": True}),
     {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
     {
@@ -183,7 +216,17 @@ def _index(files: Files, rng: random.Random) -> str:
     shards = _weights(files)
     index = json.loads(files[name]) if name in files else {"weight_map": {"model.norm.weight": shards[0]}}
     tensor = rng.choice(sorted(index["weight_map"]))
-    places = ["../" + shards[0], "/etc/passwd", "./" + shards[0], "nul\0.safetensors", "", ".", "..", "x.safetensors", "config.json"]
+    places = [
+        "../" + shards[0],
+        "/etc/passwd",
+        "./" + shards[0],
+        "nul\0.safetensors",
+        "",
+        ".",
+        "..",
+        "x.safetensors",
+        "config.json",
+    ]
     index["weight_map"][tensor] = rng.choice([*places, *shards, None, 3, [], "\ud800.safetensors", "n" * 300 + ".safetensors"])
     files[name] = json.dumps(index).encode("utf-8", "surrogatepass")
     return f"{tensor} is said to be in {str(index['weight_map'][tensor])[:40]!r}"
@@ -215,7 +258,9 @@ def _lie(header: dict[str, Any], rng: random.Random) -> str:
             tensor["shape"] = rng.choice((other["shape"], tensor["shape"][::-1], [], [0], [1 << 62, 4], [1] * 9, [-1], [2**64]))
         case 2:
             start, end = tensor["data_offsets"]
-            tensor["data_offsets"] = rng.choice(([end, start], [start + 4, end + 4], [start, 1 << 62], other["data_offsets"], [-4, 0]))
+            tensor["data_offsets"] = rng.choice(
+                ([end, start], [start + 4, end + 4], [start, 1 << 62], other["data_offsets"], [-4, 0])
+            )
         case 3:
             tensor |= {"dtype": "BF16", "shape": [*tensor["shape"], 2]}  # as many bytes
         case 4:
@@ -254,7 +299,9 @@ def _cut(files: Files, rng: random.Random) -> str:
 def _deep(files: Files, rng: random.Random) -> str:
     name = rng.choice([name for name in sorted(files) if name.endswith(".json")])
     n = rng.choice((100, 3000, 200_000))
-    files[name] = rng.choice((b"[" * n, b'{"a":' * n, b'{"a":' + b"[" * n + b"]" * n + b"}", b"\xff\xfe{}", b"7" * n, b"\xef\xbb\xbf{}"))
+    files[name] = rng.choice(
+        (b"[" * n, b'{"a":' * n, b'{"a":' + b"[" * n + b"]" * n + b"}", b"\xff\xfe{}", b"7" * n, b"\xef\xbb\xbf{}")
+    )
     return f"{name} is {n} deep"
 
 
@@ -277,7 +324,25 @@ def _template(files: Files, rng: random.Random) -> str:
 
 
 _MUTATIONS: list[Callable[[Files, random.Random], str]] = [
-    *(_json_of, _json_of, _json_of, _config, _config, _tokenizer, _tokenizer, _token_names, _index, _header, _header, _header, _length, _bytes, _cut, _deep, _missing),
+    *(
+        _json_of,
+        _json_of,
+        _json_of,
+        _config,
+        _config,
+        _tokenizer,
+        _tokenizer,
+        _token_names,
+        _index,
+        _header,
+        _header,
+        _header,
+        _length,
+        _bytes,
+        _cut,
+        _deep,
+        _missing,
+    ),
     *(_exchanged, _template),
 ]
 

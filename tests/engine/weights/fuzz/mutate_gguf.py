@@ -83,7 +83,15 @@ def _splice(raw: bytes, places: list[Place], rng: random.Random, other: bytes) -
     return raw[:first] + piece + raw[end:], f"{first}..{end} replaced by {len(piece)} bytes"
 
 
-_OF_BYTES: list[Callable[[bytes, list[Place], random.Random, bytes], tuple[bytes, str]]] = [_lie, _lie, _lie, _flip, _flip, _cut, _splice]
+_OF_BYTES: list[Callable[[bytes, list[Place], random.Random, bytes], tuple[bytes, str]]] = [
+    _lie,
+    _lie,
+    _lie,
+    _flip,
+    _flip,
+    _cut,
+    _splice,
+]
 
 
 # Of trees, in place
@@ -99,7 +107,13 @@ def _scalar(kind: int, rng: random.Random) -> bytes:
 
 def _text(rng: random.Random) -> bytes:
     odd = [b"", b" ", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"a b c", b"<|im_end|>", "é▁Ġ\U0001f600".encode(), b"x" * 300]
-    templates = [b"{{", b"{% for i in range(10**9) %}{% endfor %}", b"{{ messages[99].content }}", b"{{ 'a' * 10**9 }}", b"(" * 3000]
+    templates = [
+        b"{{",
+        b"{% for i in range(10**9) %}{% endfor %}",
+        b"{{ messages[99].content }}",
+        b"{{ 'a' * 10**9 }}",
+        b"(" * 3000,
+    ]
     return rng.choice([*odd, *odd, *templates, b"y" * _LONG, rng.randbytes(9), b"llama", b"gpt2", b"qwen2"])
 
 
@@ -144,7 +158,9 @@ def _change_array(tree: Tree, rng: random.Random) -> str:
         case "one less" if items:
             items.pop()
         case "long":
-            items += [_value(array.kind, rng, 4) for _ in range(rng.choice((1, 2, 1000)))] if array.kind in _LETTERS | {8: ""} else []
+            items += (
+                [_value(array.kind, rng, 4) for _ in range(rng.choice((1, 2, 1000)))] if array.kind in _LETTERS | {8: ""} else []
+            )
         case "shuffled":
             rng.shuffle(items)
         case "odd items" if items:
@@ -169,7 +185,9 @@ def _token_id(tree: Tree, rng: random.Random) -> str:
 
 def _vocabulary_entry(tree: Tree, rng: random.Random) -> str:
     """A switch, the name of a method, or a column of the vocabulary that it does not go with."""
-    name = rng.choice(("model", "pre", "add_bos_token", "add_eos_token", "add_space_prefix", "merges", "scores", "token_type", "tokens"))
+    name = rng.choice(
+        ("model", "pre", "add_bos_token", "add_eos_token", "add_space_prefix", "merges", "scores", "token_type", "tokens")
+    )
     key = TOKENIZER + name.encode()
     tree.entries = [entry for entry in tree.entries if entry.key != key]
     kind = rng.choice((STRING, STRING, 7, ARRAY, ARRAY, 4))
@@ -205,7 +223,16 @@ def _move_tensor(tree: Tree, rng: random.Random) -> str:
     """Onto another, beyond the end, to where 64 bits wrap around, or to no multiple of the alignment."""
     info, other = rng.choice(tree.infos), rng.choice(tree.infos)
     n_data = len(tree.data)
-    places = [other.offset, other.offset + 32, n_data, n_data - 32, info.offset + 1, (1 << 64) - 32, (1 << 63), (1 << 64) - n_data]
+    places = [
+        other.offset,
+        other.offset + 32,
+        n_data,
+        n_data - 32,
+        info.offset + 1,
+        (1 << 64) - 32,
+        (1 << 63),
+        (1 << 64) - n_data,
+    ]
     info.offset = rng.choice(places) % (1 << 64)
     return f"{info.name!r} at {info.offset}"
 
@@ -239,7 +266,15 @@ def _retype_tensor(tree: Tree, rng: random.Random) -> str:
 
 def _rename_tensor(tree: Tree, rng: random.Random) -> str:
     info, other = rng.choice(tree.infos), rng.choice(tree.infos)
-    names = [other.name, b"", b"\xff", b"rope_freqs.weight", b"output.weight", b"blk.7.attn_q.weight", b"blk.999999.attn_q.weight"]
+    names = [
+        other.name,
+        b"",
+        b"\xff",
+        b"rope_freqs.weight",
+        b"output.weight",
+        b"blk.7.attn_q.weight",
+        b"blk.999999.attn_q.weight",
+    ]
     info.name = rng.choice([*names, b"blk.0.attn_q.bias", b"blk.00.attn_q.weight", b"n" * 70_000])
     return f"a tensor named {info.name[:40]!r}"
 

@@ -17,7 +17,19 @@ from tests.engine.models import tiny
 from tests.engine.weights.gguf_writer import Parts, entry, tensor_info, typed
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
-_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30}
+_TYPES = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "BF16": 30,
+}
 _ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("o", "r")]
 CONTROLS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -43,7 +55,19 @@ def _bpe() -> list[bytes]:
 
 
 def _sentencepiece() -> list[bytes]:
-    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"helowrd", "he", "ll", "hell", "hello", "▁w"]
+    words = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        *"helowrd",
+        "he",
+        "ll",
+        "hell",
+        "hello",
+        "▁w",
+    ]
     types = [2, 3, 3, *[6] * 256, *[1] * (len(words) - 259)]
     scores = [0.0] * 259 + [-float(i) for i in range(len(words) - 259)]
     return [
@@ -77,7 +101,13 @@ def _values(qtype: str, n: int, rng: random.Random) -> bytes:
 
 
 def _gguf(
-    file: Path, family: str, size: int, tokenizer: list[bytes], n_vocab: int, qtypes: list[str], more: dict[str, tuple[str, object]]
+    file: Path,
+    family: str,
+    size: int,
+    tokenizer: list[bytes],
+    n_vocab: int,
+    qtypes: list[str],
+    more: dict[str, tuple[str, object]],
 ) -> Path:
     """A model of two layers, four heads and two KV heads of 32 dims, its matrices of these types in turn."""
     rng = random.Random(family)

@@ -77,4 +77,3 @@ def _answers(loaded: Loaded, ids: list[int]) -> str:
                 raise Fault(f"the answer ended with an error: {end.error}")
             return RAN
     raise Fault(f"no end after {_MOST_STEPS} steps")
-
