@@ -19,7 +19,7 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _SPECIAL_TYPES = {_UNKNOWN, _CONTROL, _UNUSED}
 
 _MOST_CHARACTERS = 1 << 23
-"""Of all tokens together, four times what any vocabulary has: finding the merges of SentencePiece takes a hundred bytes for each."""
+"""Of all tokens together, four times what any vocabulary has: finding SentencePiece's merges takes a hundred bytes for each."""
 
 _FIM_KEYS = {
     "prefix": "fim_pre_token_id",

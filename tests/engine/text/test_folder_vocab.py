@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from engine.errors import ModelLoadError, TemplateError
+from engine.errors import InvalidRequest, ModelLoadError, TemplateError
 from engine.text import tokenizer as text_tokenizer
 from engine.text.template import ChatTemplate
-from engine.weights.hf_config import from_hf
+from engine.weights.hf.config import from_hf
 from engine.weights.safetensors import SafetensorsCheckpoint
 from tests import models as real_models
 from tests.engine.text import corpus, oracle
@@ -115,6 +115,24 @@ def test_a_panic_of_the_tokenizers_package_is_a_damaged_file(folder, capfd):
     with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be read: .*charsmap"):
         OURS.from_folder(folder)
     assert "panicked" in capfd.readouterr().err, "else this is not the kind of error that this test is about"
+
+
+def test_a_normaliser_that_fails_only_when_it_is_used_is_found_at_once(folder, capfd):
+    value = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    value["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+    write(folder, "tokenizer.json", value)
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be read"):
+        OURS.from_folder(folder)
+    assert "panicked" in capfd.readouterr().err
+
+
+def test_a_text_on_which_the_package_panics_is_refused(folder, capfd):
+    value = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    tokenizer = OURS.from_folder(folder)
+    value["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+    tokenizer._core = Tokenizer.from_str(json.dumps(value))
+    with pytest.raises(InvalidRequest, match="fails on the text"):
+        tokenizer.encode("zebra")
 
 
 def nested(depth: int) -> str:

@@ -77,7 +77,7 @@ def test_the_trials_see_what_they_look_for(trial: str, seen: int | str | None, t
     code = f"""
 import ctypes, os, sys
 from tests.engine.weights.fuzz import worker
-from engine.weights import gguf
+from engine.weights.gguf import file as gguf
 
 def view(path):
     global held

@@ -29,7 +29,10 @@ def attempt(path: Path) -> str:
         loaded = load_core(path, CONFIG)
     except (ModelLoadError, ConfigError) as error:
         return _refused(error)
-    ids = _tokenizes(loaded)
+    try:
+        ids = _tokenizes(loaded)
+    except InvalidRequest as error:
+        return _refused(error)
     return _answers(loaded, ids)
 
 

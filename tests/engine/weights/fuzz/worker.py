@@ -22,7 +22,7 @@ import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
-from engine.weights import gguf
+from engine.weights.gguf import file as gguf
 from tests.engine.weights.fuzz import mutate_folder, mutate_gguf
 from tests.engine.weights.fuzz.trial import attempt
 
