@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import psutil
 import torch
 from msgspec import structs
 
@@ -14,7 +13,8 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kv.groups import KVGroup
 from engine.kv.storage import token_bytes
-from engine.runner import cgroup, needs
+from engine.runner import needs
+from engine.runner.free import free_bytes
 from engine.runner.needs import Needs
 from engine.runner.shares import Shares
 from engine.weights.config import ModelConfig
@@ -62,14 +62,6 @@ class KVBudget:
     """For the person: what limited the cache and the window."""
     is_short: bool = False
     """Whether more than cache and window gave way."""
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that can be had without pushing anything out; within a container, no more than its limit leaves."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    available, left = psutil.virtual_memory().available, cgroup.left_bytes()
-    return available if left is None else min(available, left)
 
 
 def kv_groups(model: ModelConfig, block_size: int, kv_dtype: torch.dtype, window: int) -> list[KVGroup]:

@@ -22,6 +22,9 @@ vocabularies of 49,152 to 262,144 tokens, byte-level and SentencePiece."""
 _TASKS_PER_THREAD, _TILE_ROWS, _SPLIT = 6, 48, 256
 """Of the native attention (attention.cpp, attention.h), which keeps a partial result for each split of a long context."""
 
+_SAMPLE_ROWS = 5
+"""Of the native sampler (Workspace in sample_row.h), as long as a row of logits and of each thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -90,4 +93,5 @@ def _sampling_bytes(config: EngineConfig, model: ModelConfig, *, native: bool) -
     """
     n_seqs, n_prompt = config.max_num_seqs, min(PROMPT_ROWS, config.token_budget)
     n_rows = 3 * n_seqs + n_prompt if native else 4 * n_seqs + n_prompt
-    return 4 * model.vocab_size * n_rows
+    n_work = _SAMPLE_ROWS * (config.threads or cores.physical()) if native else 0
+    return 4 * model.vocab_size * (n_rows + n_work)

@@ -10,6 +10,7 @@ A string is u64 length and UTF-8 bytes.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import struct
 import warnings
@@ -71,6 +72,8 @@ class GGUFFile:
         except ValueError:
             self._fail("The file is empty.", _DOWNLOAD)
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                self._fail("There is no room to map the file into memory.", "Close other programs, or raise the limit of ulimit -v.")
             self._fail(f"The file cannot be read ({error.strerror or error}).", "Check the path and its permissions.")
         self._size = len(self._map)
         self._at = 0
