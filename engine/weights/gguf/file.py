@@ -73,7 +73,9 @@ class GGUFFile:
             self._fail("The file is empty.", _DOWNLOAD)
         except OSError as error:
             if error.errno == errno.ENOMEM:
-                self._fail("There is no room to map the file into memory.", "Close other programs, or raise the limit of ulimit -v.")
+                self._fail(
+                    "There is no room to map the file into memory.", "Close other programs, or raise the limit of ulimit -v."
+                )
             self._fail(f"The file cannot be read ({error.strerror or error}).", "Check the path and its permissions.")
         self._size = len(self._map)
         self._at = 0
