@@ -54,8 +54,8 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(
-            description="Share of free memory that weights, KV cache and steps may take. Default: 0.9 on a GPU, 0.5 on a CPU, there "
-            "0.9 for a model that would not fit otherwise."
+            description="Share of free memory that weights, KV cache and steps may take. Default: 0.9 on a GPU, 0.5 on a CPU, "
+            "there 0.9 for a model that would not fit otherwise."
         ),
     ] = None
     kv_cache_memory: Annotated[

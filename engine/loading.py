@@ -28,6 +28,7 @@ from engine.kv.tiers.shared import SharedStore
 from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
 from engine.kv.tiers.shared_tier import SharedTier
 from engine.models.parts import Matrix
+from engine.runner.memory import USEFUL_WINDOW
 from engine.runner.runner import ModelRunner, device_of
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
@@ -42,9 +43,6 @@ DISK_MOST, DISK_SHARE = 8 << 30, 10
 """Disk for the KV cache: at most so many bytes, and so small a part of what is free."""
 SHARED_MOST, SHARED_SHARE = 2 << 30, 4
 """As much of shared memory, for KV on its way to another process."""
-SMALL_WINDOW = 1024
-"""Tokens below which a conversation is hardly possible, so that it is said loudly."""
-
 LARGE_BYTES = 8 << 20
 _M_MMAP_THRESHOLD = -3
 """Of malloc.h of glibc."""
@@ -140,7 +138,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     config = runner.config
     if runner.budget.is_short:
         log.warning("Memory is short: %s. A window of %d tokens", info.memory_note, info.max_model_len)
-    elif info.max_model_len < min(SMALL_WINDOW, runner.model_config.max_position, config.max_model_len or SMALL_WINDOW):
+    elif info.max_model_len < min(USEFUL_WINDOW, runner.model_config.max_position, config.max_model_len or USEFUL_WINDOW):
         log.warning("The window has only %d tokens: %s", info.max_model_len, info.memory_note)
     tiers = [tier for tier in (_shared_tier(kv_kind, config, runner), _disk_tier(kv_kind, config, runner)) if tier is not None]
     connector = Connectors(*tiers) if len(tiers) > 1 else tiers[0] if tiers else None

@@ -197,6 +197,8 @@ def _fitted(
     chunk = config.token_budget if config.enable_chunked_prefill else window
     shares = Shares(groups, block_size=block_size, max_num_seqs=config.max_num_seqs, chunk=chunk)
     native = needs.computes_natively(model, device, dtype)
+    if not native and (device.type != "cpu" or config.quantization == "auto"):
+        packing = 0  # plain torch takes weights as they are in the mapped file
     fixed = needs.step_bytes(config, model, dtype, native=native)
     per_position = needs.position_bytes(config, model, dtype, block_size=block_size, n_groups=len(groups), native=native)
     text = needs.text_bytes(model)

@@ -58,7 +58,7 @@ def answer(core: EngineCore, events: list[Event], n_vocab: int) -> None:
 
     plain = SamplingParams(max_tokens=4, ignore_eos=True)
     every = SamplingParams(
-        max_tokens=6, n=min(2, n_seqs), ignore_eos=True, logprobs=5, repetition_penalty=1.2, frequency_penalty=0.1, top_p=0.9,
+        max_tokens=24, n=min(2, n_seqs), ignore_eos=True, logprobs=5, repetition_penalty=1.2, frequency_penalty=0.1, top_p=0.9,
         top_k=1000, min_p=0.01,
     )  # fmt: skip
     asked = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=5, prompt_logprobs=5)

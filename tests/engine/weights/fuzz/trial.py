@@ -8,6 +8,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, InvalidRequest, ModelLoadError, PagewellError, PromptTooLong
 from engine.loading import Loaded, load_core
 from engine.types import Event, Finished, FinishReason, Request, SamplingParams
+from engine.weights.loader import open_checkpoint
 
 CONFIG = EngineConfig(
     device="cpu", threads=1, max_num_seqs=2, max_num_batched_tokens=16, kv_cache_memory=1 << 20, swap_space=0,
@@ -29,6 +30,8 @@ def attempt(path: Path) -> str:
         loaded = load_core(path, CONFIG)
     except (ModelLoadError, ConfigError) as error:
         return _refused(error)
+    if path.is_dir():
+        _lies_within(path)
     try:
         ids = _tokenizes(loaded)
     except InvalidRequest as error:
@@ -42,6 +45,26 @@ def _refused(error: PagewellError) -> str:
     if len(error.message) > 2000 or not error.message.isprintable():
         raise Fault(f"{type(error).__name__} of {len(error.message)} characters, not fit to be shown")
     return type(error).__name__
+
+
+def _lies_within(folder: Path) -> None:
+    """Every tensor of a folder is within the file that it is mapped from; of a GGUF file a guard page sees to that."""
+    checkpoint = open_checkpoint(folder)
+    tensors = {
+        name: checkpoint.weight(name).data if len(checkpoint.shape(name)) == 2 else checkpoint.vector(name)
+        for name in checkpoint.names()
+    }
+    mapped = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+    for name, data in tensors.items():
+        if not data.nbytes or not checkpoint.is_stored(name, data):
+            continue
+        first, last = data.data_ptr(), data.data_ptr() + data.nbytes
+        for span, _, offset, _, _, file in mapped:
+            start, end = (int(part, 16) for part in span.split("-"))
+            if start <= first < end and int(offset, 16) + last - start <= Path(file).stat().st_size:
+                break
+        else:
+            raise Fault(f"{name} does not lie within a file of the model")
 
 
 def _tokenizes(loaded: Loaded) -> list[int]:
