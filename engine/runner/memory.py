@@ -37,7 +37,10 @@ LAST_SHARE = 0.9
 LEAST_BUDGET = 16
 """Tokens of a step: max_num_batched_tokens is not lowered further."""
 DEFAULT_SEQS = EngineConfig().max_num_seqs
-REMEDY = "Close other programs, choose a smaller model or a stronger quantisation, or raise --gpu-memory-utilization."
+REMEDY = (
+    "Close other programs, choose a smaller model or a stronger quantisation, lower --max-num-seqs if you set it, or raise "
+    "--gpu-memory-utilization."
+)
 
 BLOCK_SIZES = ((8192, 16), (32_768, 32))
 LARGEST_BLOCK = 64
@@ -125,7 +128,7 @@ def fit(
     kv_dtype: torch.dtype,
     packing_bytes: int = 0,
 ) -> KVBudget:
-    """Whether and how a model fits whose weights take model_bytes, where `free` bytes are to be had before they load.
+    """Whether and how a model fits whose weights take model_bytes, where `free` bytes are to be had before anything of it loads.
 
     packing_bytes: of the largest matrix as stored, which is in memory twice while it is packed.
 

@@ -21,7 +21,7 @@ from engine.models.operators import Operators
 from engine.runner import memory, threads
 from engine.runner.graphs import RecordedStep, Unrecordable
 from engine.runner.inputs import StepBuffers
-from engine.runner.needs import PROMPT_ROWS
+from engine.runner.needs import PROMPT_ROWS, text_bytes
 from engine.runner.steps import EagerStep, Step
 from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
@@ -53,13 +53,14 @@ class ModelRunner:
         self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
         dense = config.quantization == "none"
+        has_text = n_vocab is not None  # its tokenizer is there already, in what is no longer free
         self.weights_bytes = self.n_params * self.dtype.itemsize if dense else checkpoint.n_bytes
         self.digest = checkpoint.digest
         self.budget = memory.fit(
             config,
             model,
             model_bytes=self.weights_bytes,
-            free=memory.free_bytes(self.device),
+            free=memory.free_bytes(self.device) + (text_bytes(model) if has_text and self.device.type == "cpu" else 0),
             device=self.device,
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
