@@ -27,12 +27,17 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Annotated[int, Meta(ge=16)] | None,
         Meta(description="Window in tokens, prompt and answer together. Default: the model's own, or what fits in memory."),
     ] = None
-    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="Most answers computed together in one step.")] = 64
+    max_num_seqs: Annotated[
+        int,
+        Meta(
+            ge=1, le=4096, description="Most answers computed together in one step. The default is lowered where memory is short."
+        ),
+    ] = 64
     max_num_batched_tokens: Annotated[
         Annotated[int, Meta(ge=16)] | None,
         Meta(
             description="Token budget of one step, shared by prefill chunks and decodes; a stop takes effect between steps. "
-            "Default: 2048 on a GPU, 128 on a CPU."
+            "Default: 2048 on a GPU, 128 on a CPU, less where memory is short."
         ),
     ] = None
     enable_chunked_prefill: Annotated[
@@ -49,7 +54,10 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     ] = "auto"
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(description="Share of free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."),
+        Meta(
+            description="Share of free memory that weights, KV cache and steps may take. Default: 0.9 on a GPU, 0.5 on a CPU, "
+            "there 0.9 for a model that would not fit otherwise."
+        ),
     ] = None
     kv_cache_memory: Annotated[
         Annotated[int, Meta(ge=1)] | None,

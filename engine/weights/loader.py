@@ -52,7 +52,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if files and not (path / "config.json").exists():
             raise ModelLoadError(f"{path}: a folder with GGUF files is not one model.", f"Name a file of it, such as {files[0]}.")
         return SafetensorsCheckpoint(path)
-    if not path.exists():
+    if not path.is_file():  # a pipe would be waited for
         raise ModelLoadError(f"{path}: there is no such file or folder.", "Check the path.")
     return GGUFCheckpoint(path)
 

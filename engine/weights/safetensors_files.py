@@ -6,7 +6,6 @@ memory and checks their headers.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.json_file import read_object
 from engine.weights.checkpoint import no_such_tensor
 
 DOWNLOAD = "The download is incomplete or damaged; download the model again."
@@ -117,7 +117,7 @@ class SafetensorsFiles:
 def _shards(path: Path) -> dict[Path, list[str] | None]:
     """File -> names of its tensors (None: all)."""
     if not (path / _INDEX).exists():
-        if (path / _SINGLE).exists():
+        if (path / _SINGLE).is_file():
             return {path / _SINGLE: None}
         pickled = any(path.glob("*.bin")) or any(path.glob("*.pt"))
         raise ModelLoadError(
@@ -131,22 +131,17 @@ def _shards(path: Path) -> dict[Path, list[str] | None]:
         raise ModelLoadError(f"{path / _INDEX}: weight_map is missing.", DOWNLOAD)
     shards: dict[Path, list[str] | None] = {}
     for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
+        if not isinstance(file, str) or Path(file).name != file or not (file.endswith(".safetensors") and file.isprintable()):
             raise ModelLoadError(f"{path / _INDEX}: {file!r} is not the name of a safetensors file.", DOWNLOAD)
         shards.setdefault(path / file, []).append(name)
     return shards
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_bytes())
-    except FileNotFoundError:
+    value = read_object(file, DOWNLOAD)
+    if value is None:
         raise ModelLoadError(
             f"{file}: the file is missing.",
             "Give a folder in Hugging Face's layout (config.json beside safetensors files), or a .gguf file.",
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{file}: the file cannot be read as JSON ({error}).", DOWNLOAD) from None
-    if not isinstance(value, dict):
-        raise ModelLoadError(f"{file}: expected an object.", DOWNLOAD)
+        )
     return value

@@ -185,6 +185,10 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
         ({"tie_word_embeddings": "yes"}, "expected true or false"),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention"]}, "list of 7"),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["ring"] * 7}, "list of 7"),
+        ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": [["full_attention"]] * 7}, "list of 7"),
+        ({"model_type": "qwen3_5_text", "layer_types": [{}] * 7}, "list of 7"),
+        ({"rope_theta": 1e300}, "rope_theta is 1e"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 1e308}}, "factor is 1e"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "causal"),
         ({"model_type": "gemma3"}, "text_config is missing"),
         (
