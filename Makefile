@@ -13,7 +13,7 @@ MODEL ?=
 # Also passed to pytest: make test ARGS="-k catalog"
 ARGS ?=
 
-.PHONY: serve test top native sanitize lint format lock test-models system clean
+.PHONY: serve test top native sanitize lint format lock test-models test-quantized system clean
 
 # Without native operators it is slow, but it serves.
 serve: $(VENV)/installed
@@ -37,6 +37,10 @@ sanitize: $(VENV)/installed-test
 # The larger real models, 1.9 GB; without them the tests that need one are skipped.
 test-models: $(VENV)/installed-test
 	$(BIN)/python -m tests.fetch_models
+
+# Quantised checkpoints of a tiny model, by the formats' own tools; without them the tests that need one are skipped.
+test-quantized: $(VENV)/installed-test
+	$(BIN)/python -m tests.fixtures.make_quantized $(ARGS)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

@@ -99,6 +99,7 @@ async def try_model(report: Report, settings: Settings, model: LocalModel) -> No
         "loaded in": f"{load_s:.1f} s",
         "fits": f"window of {info.max_model_len} tokens; weights {format_bytes(info.weights_bytes)}, "
         f"KV cache {format_bytes(info.kv_bytes)}",
+        "takes at most": f"{format_bytes(info.needed_bytes)}, with host memory, steps and the tokenizer",
         "KV cache": "; ".join(
             f"{len(group.layers)} layers, {group.name}: {group.n_blocks:,} blocks of "
             + (format_bytes(group.block_bytes) if group.recurrent else f"{info.block_size} tokens")

@@ -16,6 +16,7 @@ from engine.errors import ConfigError
 
 KVCacheDtype = Literal["auto", "float32", "float16", "bfloat16", "fp8_e4m3", "int8"]
 PreemptionMode = Literal["auto", "swap", "recompute"]
+Quantization = Literal["auto", "none", "int8", "int4", "fp8", "nf4", "bitsandbytes"]
 Role = Literal["both", "prefill", "decode"]
 
 
@@ -26,12 +27,17 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Annotated[int, Meta(ge=16)] | None,
         Meta(description="Window in tokens, prompt and answer together. Default: the model's own, or what fits in memory."),
     ] = None
-    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="Most answers computed together in one step.")] = 64
+    max_num_seqs: Annotated[
+        int,
+        Meta(
+            ge=1, le=4096, description="Most answers computed together in one step. The default is lowered where memory is short."
+        ),
+    ] = 64
     max_num_batched_tokens: Annotated[
         Annotated[int, Meta(ge=16)] | None,
         Meta(
             description="Token budget of one step, shared by prefill chunks and decodes; a stop takes effect between steps. "
-            "Default: 2048 on a GPU, 128 on a CPU."
+            "Default: 2048 on a GPU, 128 on a CPU, less where memory is short."
         ),
     ] = None
     enable_chunked_prefill: Annotated[
@@ -48,7 +54,10 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     ] = "auto"
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(description="Share of free memory that weights and KV cache may take. Default: 0.9 on a GPU, 0.5 on a CPU."),
+        Meta(
+            description="Share of free memory that weights, KV cache and steps may take. Default: 0.9 on a GPU, 0.5 on a CPU, "
+            "there 0.9 for a model that would not fit otherwise."
+        ),
     ] = None
     kv_cache_memory: Annotated[
         Annotated[int, Meta(ge=1)] | None,
@@ -105,11 +114,25 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Meta(description="Number format of activations. auto: float32 on a CPU."),
     ] = "auto"
     quantization: Annotated[
-        Literal["auto", "none"],
+        Quantization,
         Meta(
-            description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory."
+            description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory. "
+            "Others quantise a dense model at load, to about so many bits for each weight: int8, fp8: 8; int4, nf4: 4.6. "
+            "bitsandbytes: the same as nf4."
         ),
     ] = "auto"
+    weights_disk_space: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="Disk for weights that quantization made, of all models together, so that the next load need not. 0: "
+            "none. Default: a quarter of what is free there.",
+            extra={"unit": "bytes"},
+        ),
+    ] = None
+    weights_disk_folder: Annotated[
+        str | None,
+        Meta(description="Where they are kept. Default: the cache folder for `serve`, nowhere for the Python API."),
+    ] = None
     kernel_precision: Annotated[
         Literal["fast", "exact"],
         Meta(

@@ -1,5 +1,8 @@
 """Typed errors of the engine; each carries a message for the person and a hint that says what to do."""
 
+_MOST_QUOTED = 1000
+"""Characters of a message about a file."""
+
 
 class PagewellError(Exception):
     """Base of every error Pagewell raises on purpose: what is wrong, and in `hint` what to do about it."""
@@ -18,7 +21,13 @@ class ConfigError(PagewellError):
 
 
 class ModelLoadError(PagewellError):
-    """A checkpoint cannot be loaded: missing, damaged, inconsistent or of an unsupported kind."""
+    """A checkpoint cannot be loaded: missing, damaged, inconsistent or of an unsupported kind.
+
+    The message may quote the file, whose names can be megabytes long or drive a terminal: it is cut, and shown as plain text.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(_plain(message), hint)
 
 
 class InvalidRequest(PagewellError):
@@ -70,3 +79,9 @@ class BrokenLogits(PagewellError):
             f"The model's output for request {', '.join(map(str, uids))} has no finite likeliest token.",
             "The weights may be damaged, or the number format too narrow for this model: try --dtype float32.",
         )
+
+
+def _plain(text: str) -> str:
+    """At most _MOST_QUOTED characters, and none that a terminal would take for anything but a character."""
+    text = text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 200]} ... {text[-195:]}"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -32,5 +32,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     kv_kind: str = ""
     """Names what the KV depends on besides tokens; two servers of one kind can read each other's."""
+    needed_bytes: int = 0
+    """Memory that it takes at most, as predicted when it was loaded: all of weights, cache, host memory, steps and tokenizer."""
     memory_note: str
     """How window and KV cache were fitted, in words."""

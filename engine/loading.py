@@ -28,6 +28,7 @@ from engine.kv.tiers.shared import SharedStore
 from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
 from engine.kv.tiers.shared_tier import SharedTier
 from engine.models.parts import Matrix
+from engine.runner.memory import USEFUL_WINDOW
 from engine.runner.runner import ModelRunner, device_of
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
@@ -42,8 +43,9 @@ DISK_MOST, DISK_SHARE = 8 << 30, 10
 """Disk for the KV cache: at most so many bytes, and so small a part of what is free."""
 SHARED_MOST, SHARED_SHARE = 2 << 30, 4
 """As much of shared memory, for KV on its way to another process."""
-SMALL_WINDOW = 1024
-"""Tokens below which a conversation is hardly possible, so that it is said loudly."""
+LARGE_BYTES = 8 << 20
+_M_MMAP_THRESHOLD = -3
+"""Of malloc.h of glibc."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -79,6 +81,14 @@ def _give_back_freed_memory() -> None:
         trim(0)
 
 
+def _keep_large_memory_apart() -> None:
+    """Logits come and go by the megabyte: where glibc takes them from its heap, what is small and stays pins the gaps they leave,
+    which the next ones, being aligned, do not fit into. Mapped one by one they return to the system.
+    """
+    if sys.platform == "linux" and (option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        option(_M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
 def load_core(path: Path, config: EngineConfig, progress: Progress | None = None) -> Loaded:
     """Open a GGUF file or a Hugging Face folder, fit it into memory and fill it.
 
@@ -87,6 +97,7 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
     config = structs.replace(config, device=device_of(config).type)
     config.validate()
     check_native()
+    _keep_large_memory_apart()
     checkpoint = open_checkpoint(path)
     if checkpoint.kind == "gguf":
         tokenizer = Tokenizer.from_gguf(checkpoint.metadata)
@@ -122,8 +133,12 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         digest=runner.digest,
         kv_kind=kv_kind,
         memory_note=runner.budget.why,
+        needed_bytes=runner.budget.needs.total,
     )
-    if info.max_model_len < min(SMALL_WINDOW, runner.model_config.max_position, config.max_model_len or SMALL_WINDOW):
+    config = runner.config
+    if runner.budget.is_short:
+        log.warning("Memory is short: %s. A window of %d tokens", info.memory_note, info.max_model_len)
+    elif info.max_model_len < min(USEFUL_WINDOW, runner.model_config.max_position, config.max_model_len or USEFUL_WINDOW):
         log.warning("The window has only %d tokens: %s", info.max_model_len, info.memory_note)
     tiers = [tier for tier in (_shared_tier(kv_kind, config, runner), _disk_tier(kv_kind, config, runner)) if tier is not None]
     connector = Connectors(*tiers) if len(tiers) > 1 else tiers[0] if tiers else None

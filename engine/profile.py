@@ -59,7 +59,7 @@ async def profile(path: Path, config: EngineConfig, n_steps: int) -> list[Case]:
     loop = asyncio.get_running_loop()
     loaded = await asyncio.to_thread(load_core, path, config)
     core = loaded.make_core(lambda events: loop.call_soon_threadsafe(_drop, events))
-    profiler = _Profiler(core, config)
+    profiler = _Profiler(core, core.runner.config)
     try:
         return await asyncio.to_thread(profiler.run, n_steps)
     finally:

@@ -45,6 +45,7 @@ def print_frame(frame: Frame, console: Console) -> None:
     for line in (
         f"{text.plain(model.quantization, 20)}, {text.plain(model.dtype, 20)}, "
         f"window {model.max_model_len:,}, up {text.age(frame.process.up_s)}",
+        *([f"memory: {text.plain(model.memory_note, 300)}"] if model.memory_note else []),
         f"generation {text.rate(rates.output_tok_s)} tok/s, prefill {text.rate(rates.prompt_tok_s)} tok/s",
         f"TTFT p50 {text.duration(latency.ttft_p50_s)} p95 {text.duration(latency.ttft_p95_s)}, "
         f"ITL p50 {text.duration(latency.itl_p50_s)} p95 {text.duration(latency.itl_p95_s)}",

@@ -98,6 +98,7 @@ class Source:
             weights_bytes=info.weights_bytes,
             kv_bytes=info.kv_bytes,
             block_size=info.block_size,
+            memory_note=info.memory_note,
             kv_groups={group.name: group.n_blocks for group in info.kv_groups},
         )
 

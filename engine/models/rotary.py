@@ -26,8 +26,13 @@ class Rotary:
 def inverse_frequencies(rope: RopeConfig, n_positions: int) -> tuple[Tensor, float]:
     """Angle per position of each rotated pair, float32 [rotary_dim / 2], and the factor of cos and sin.
 
-    n_positions matters to "dynamic" only. Raises ModelLoadError for an unknown scaling.
+    n_positions matters to "dynamic" only. Raises ModelLoadError for an unknown scaling, or a base that is none.
     """
+    if rope.theta <= 1 or (rope.scaling == "dynamic" and rope.rotary_dim <= 2):
+        raise ModelLoadError(
+            f"The model turns {rope.rotary_dim} dims of a head by positions, with the base {rope.theta:g}, which cannot be.",
+            "The configuration is damaged; download the model again.",
+        )
     match rope.scaling:
         case "none":
             return _plain(rope.theta, rope.rotary_dim), 1.0

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import metadata
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from engine.config import EngineConfig
@@ -17,22 +18,21 @@ from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, KVStorage, StateStorage, Storage
 from engine.models import registry
 from engine.models.operators import Operators
+from engine.quant import on_load
 from engine.runner import memory, threads
 from engine.runner.graphs import RecordedStep, Unrecordable
 from engine.runner.inputs import StepBuffers
+from engine.runner.needs import PROMPT_ROWS, text_bytes
 from engine.runner.steps import EagerStep, Step
 from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
 from engine.types import Entry, Moves, Sampled, StepPlan, StepResult, TokenLogprob
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.loader import fill
-from engine.weights.packed import packed_bytes
+from engine.weights.packed import making_bytes, packed_bytes
 from kernels.cpu import launch
 
 log = logging.getLogger(__name__)
-
-_PROMPT_ROWS = 64
-"""Rows of logits held at once for prompt logprobs: a vocabulary of 262,144 makes 64 MiB of them."""
 
 
 class ModelRunner:
@@ -49,24 +49,30 @@ class ModelRunner:
         n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. Raises
         ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
         """
-        self._config = config
+        checkpoint = on_load.opened(checkpoint, config)
         self.model_config = model = checkpoint.config
         self.device = device_of(config)
         self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
         self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
         dense = config.quantization == "none"
-        self.weights_bytes = self.n_params * self.dtype.itemsize if dense else checkpoint.n_bytes
+        has_text = n_vocab is not None  # its tokenizer is there already, in what is no longer free
+        self.weights_bytes = on_load.weights_bytes(checkpoint, "none" if dense else "auto", self.dtype)
         self.digest = checkpoint.digest
         self.budget = memory.fit(
             config,
             model,
             model_bytes=self.weights_bytes if dense else packed_bytes(checkpoint),
-            free=memory.free_bytes(self.device),
+            free=memory.free_bytes(self.device) + (text_bytes(model) if has_text and self.device.type == "cpu" else 0),
             device=self.device,
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
+            packing_bytes=max((making_bytes(checkpoint, name) for name in checkpoint.names()), default=0),
         )
+        self.config = config = structs.replace(
+            config, max_num_seqs=self.budget.max_num_seqs, max_num_batched_tokens=self.budget.max_num_batched_tokens
+        )
+        """With the limits of a step that are in force."""
         self.block_size = self.budget.block_size
         self.kv_groups = self.budget.groups
         self.max_model_len = self.budget.max_model_len
@@ -124,8 +130,8 @@ class ModelRunner:
             "kv_dtype": str(self.kv_dtype),
             "layout": self.kv.layout,
             "block_size": self.block_size,
-            "precision": self._config.kernel_precision,
-            "quantization": self._config.quantization,
+            "precision": self.config.kernel_precision,
+            "quantization": self.config.quantization,
             "operators": "reference" if launch.missing is not None else launch.native.level(),
             "pagewell": metadata.version("pagewell"),
             "rope_window": self.max_model_len if dynamic else 0,
@@ -164,10 +170,11 @@ class ModelRunner:
         token_ids = seq.token_ids[first : min(first + entry.n_logits, seq.n_prompt)]
         n_top = seq.request.params.prompt_logprobs or 0
         result: list[TokenLogprob] = []
-        for row in range(0, len(token_ids), _PROMPT_ROWS):
-            ids = token_ids[row : row + _PROMPT_ROWS]
+        for row in range(0, len(token_ids), PROMPT_ROWS):
+            ids = token_ids[row : row + PROMPT_ROWS]
             logits = self.model.logits(hidden[row : row + len(ids)])[:, : self.sampler.n_vocab]
             result += token_logprobs(logits, ids, [n_top] * len(ids))
+            del logits  # or the next rows' would be made beside them
         return tuple(result)
 
 

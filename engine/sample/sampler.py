@@ -22,6 +22,8 @@ class Sampler:
     def __init__(self, n_vocab: int, device: str = "cpu") -> None:
         self.n_vocab = n_vocab
         self._device = device
+        self._copies = torch.empty(0, n_vocab)
+        """Of rows before their edits. Kept, for glibc does not give the same place to the next aligned piece of this size."""
         self._sample = resolve("sample", OpSpec(device, torch.float32)).fn
 
     def sample(self, logits: Tensor, seqs: Items[Sequence]) -> list[tuple[int, TokenLogprob | None]]:
@@ -36,7 +38,7 @@ class Sampler:
         asked = [row for row, seq in enumerate(seqs) if seq.request.params.logprobs is not None]
         raw = logits
         if asked and (edited or len(asked) < len(seqs)):
-            raw = logits.index_select(0, torch.tensor(asked, device=logits.device))
+            raw = self._copied(logits, asked)
         for row in edited:
             processors.edit(logits[row], seqs[row])
         token_ids = self._sample(logits, *self._draws(seqs)).tolist()
@@ -48,6 +50,12 @@ class Sampler:
             for row, logprob in zip(asked, token_logprobs(raw, [token_ids[row] for row in asked], n_top), strict=True):
                 logprobs[row] = logprob
         return list(zip(token_ids, logprobs, strict=True))
+
+    def _copied(self, logits: Tensor, rows: list[int]) -> Tensor:
+        """Stay as they are until the next call."""
+        if len(self._copies) < len(rows) or self._copies.device != logits.device:
+            self._copies = logits.new_empty(1 << (len(rows) - 1).bit_length(), self.n_vocab)
+        return torch.index_select(logits, 0, torch.tensor(rows, device=logits.device), out=self._copies[: len(rows)])
 
     def _draws(self, seqs: Items[Sequence]) -> tuple[Tensor | None, Tensor | None]:
         """How each row is drawn and its number, as the operator takes them; none where all rows are greedy."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,12 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from engine.errors import ModelLoadError
+from engine.json_file import read_object
 from engine.text import pieces
+from engine.text.panics import refuses
 from engine.text.vocabulary import END_NAMES, Vocabulary, end_ids, fim_tokens
 
+_CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)"')
 _MAX_DIGITS = 10
 """Of a token id, which is a 32-bit number."""
 
@@ -54,15 +59,7 @@ def vocabulary_from_folder(path: Path) -> Vocabulary:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; {} where there is no such file. Raises ModelLoadError for anything else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path} cannot be read: {error}.", "Download the model again.") from error
-    if not isinstance(value, dict):
-        raise ModelLoadError(f"{path} holds {type(value).__name__}, not an object.", "Download the model again.")
-    return value
+    return read_object(path) or {}
 
 
 def _core(path: Path) -> Tokenizer:
@@ -73,12 +70,27 @@ def _core(path: Path) -> Tokenizer:
             "Use a folder that has one (AutoTokenizer.from_pretrained(...).save_pretrained(...) writes it), or a GGUF file.",
         )
     try:
-        core = Tokenizer.from_file(str(file))
-    except Exception as error:  # the tokenizers package raises bare Exception
+        raw = file.read_bytes()
+        _check_charsmap(raw, file)
+        core = Tokenizer.from_buffer(raw)
+        core.no_truncation()
+        core.no_padding()
+        core.encode("a")  # an odd step may fail only when it has something to do
+    except BaseException as error:
+        if not refuses(error):
+            raise
         raise ModelLoadError(f"{file} cannot be read: {error}.", "Download the model again.") from error
-    core.no_truncation()
-    core.no_padding()
     return core
+
+
+def _check_charsmap(raw: bytes, file: Path) -> None:
+    """A precompiled normaliser begins with the size of its first part, for which the package takes memory unseen."""
+    for found in _CHARSMAP.finditer(raw):
+        charsmap = base64.b64decode(found[1] + b"==")
+        if len(charsmap) < 4 or int.from_bytes(charsmap[:4], "little") > len(charsmap):
+            raise ModelLoadError(
+                f"{file}: precompiled_charsmap does not have the size that it states.", "Download the model again."
+            )
 
 
 def _add_missing(core: Tokenizer, config: Mapping[str, Any], file: Path) -> None:
@@ -162,7 +174,7 @@ def _speller(path: Path, core: Tokenizer, plain: Mapping[int, str]) -> Callable[
     def bytes_of(token_id: int) -> bytes:
         if token_id in plain:
             return plain[token_id].encode()
-        token = core.id_to_token(token_id)
+        token = core.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
         return spell(token) if token is not None else b""
 
     return bytes_of

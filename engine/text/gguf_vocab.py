@@ -18,6 +18,9 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 """Values of tokenizer.ggml.token_type (llama.h); 1 is an ordinary token."""
 _SPECIAL_TYPES = {_UNKNOWN, _CONTROL, _UNUSED}
 
+_MOST_CHARACTERS = 1 << 23
+"""Of all tokens together, four times what any vocabulary has: finding SentencePiece's merges takes a hundred bytes for each."""
+
 _FIM_KEYS = {
     "prefix": "fim_pre_token_id",
     "suffix": "fim_suf_token_id",
@@ -80,6 +83,8 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
             "The GGUF file has no vocabulary (tokenizer.ggml.tokens).", "Use a file that holds a whole language model."
         )
     n_tokens = len(tokens)
+    if (n_characters := sum(map(len, tokens))) > _MOST_CHARACTERS:
+        raise _damaged("tokens", f"has {n_characters} characters, more than {_MOST_CHARACTERS}")
     types: list[int] = meta.column("token_type", int, n_tokens) or [1] * n_tokens
     id_of = dict(zip(tokens, range(n_tokens), strict=True))
 

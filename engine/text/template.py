@@ -72,7 +72,7 @@ class ChatTemplate:
         """chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json, else the default."""
         file = path / "chat_template.jinja"
         if file.is_file():
-            source: Any = file.read_text(encoding="utf-8")
+            source: Any = _read(file)
         else:
             configs = (read_json(path / name) for name in ("tokenizer_config.json", "chat_template.json"))
             source = next((config["chat_template"] for config in configs if config.get("chat_template")), None)
@@ -141,6 +141,13 @@ class ChatTemplate:
             return self._run(messages, tools, False, {})
         except Exception:  # as in render(); a failure is the answer here
             return None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TemplateError(f"{file} cannot be read: {error}.", "Download the model again.") from error
 
 
 def is_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:

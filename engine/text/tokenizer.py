@@ -10,10 +10,12 @@ from typing import Any
 
 import tokenizers
 
+from engine.errors import InvalidRequest
 from engine.text.detokenizer import Detokenizer
 from engine.text.folder_vocab import vocabulary_from_folder
 from engine.text.gguf_vocab import vocabulary_from_gguf
 from engine.text.lengths import Lengths
+from engine.text.panics import is_panic
 from engine.text.pieces import Pieces
 from engine.text.vocabulary import FimTokens, Vocabulary
 
@@ -63,7 +65,8 @@ class Tokenizer:
         """Token ids of `text`.
 
         `add_special` puts the model's own beginning (usually BOS) before it, unless the text already begins with it.
-        `parse_special` off makes a special token's name in the text mere characters.
+        `parse_special` off makes a special token's name in the text mere characters. Raises InvalidRequest where the tokenizer
+        of a damaged model fails.
         """
         if self._vocabulary.space_prefix and text and not (parse_special and self._vocabulary.begins_special(text)):
             text = " " + text
@@ -75,6 +78,11 @@ class Tokenizer:
                 (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=False)
             except (UnicodeEncodeError, TypeError):
                 (encoding,) = self._core.encode_batch_fast([_without_surrogates(text)], add_special_tokens=False)
+            except BaseException as error:
+                if not is_panic(error):
+                    raise
+                what = f"This model's tokenizer fails on the text: {error}."
+                raise InvalidRequest("prompt", what, "Take the model from another source.") from error
         ids = encoding.ids
         if not add_special:
             return ids

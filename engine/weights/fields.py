@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,8 @@ from engine.errors import ModelLoadError
 
 _REQUIRED: Any = object()
 _LARGEST = 2**31 - 1
+_LARGEST_NUMBER = 1e15
+"""Of numbers that are no whole ones; what is computed of a few of them stays finite."""
 _HINT = "The file is damaged or of a kind Pagewell does not know; download the model again or take another one."
 
 
@@ -46,9 +47,11 @@ class Fields:
         value = self.get(name, default)
         if value is default:
             return value
-        numeric = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        numeric = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
         if not numeric or (positive and value <= 0):
-            raise self.bad(name, f"is {_short(value)}, expected a {'positive ' if positive else ''}number")
+            raise self.bad(
+                name, f"is {_short(value)}, expected a {'positive ' if positive else ''}number up to {_LARGEST_NUMBER:g}"
+            )
         return float(value)
 
     def flag(self, name: str, default: Any = _REQUIRED) -> bool:

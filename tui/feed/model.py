@@ -28,6 +28,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     weights_bytes: int = 0
     kv_bytes: int = 0
     block_size: int = 0
+    memory_note: str = ""
+    """How window, cache and batch were fitted, in words."""
     kv_groups: dict[str, int] = {}
     """What layers need, and the blocks that they have for it, in the order of the blocks."""
 

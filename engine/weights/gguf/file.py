@@ -10,6 +10,7 @@ A string is u64 length and UTF-8 bytes.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import struct
 import warnings
@@ -37,6 +38,8 @@ _STRING, _ARRAY = 8, 9
 _MOST_NESTING = 4
 _MOST_NESTED = 1 << 16
 """Arrays within arrays in a file; no model has any, and each takes ten times its bytes in the file."""
+_MOST_KEYS, _MOST_TENSORS, _MOST_STRINGS = 1 << 16, 1 << 18, 1 << 22
+"""More than any model has; a few bytes of the file each, they become objects of a hundred. Strings are of one array."""
 _DOWNLOAD = "Download the file again."
 
 
@@ -69,6 +72,10 @@ class GGUFFile:
         except ValueError:
             self._fail("The file is empty.", _DOWNLOAD)
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                self._fail(
+                    "There is no room to map the file into memory.", "Close other programs, or raise the limit of ulimit -v."
+                )
             self._fail(f"The file cannot be read ({error.strerror or error}).", "Check the path and its permissions.")
         self._size = len(self._map)
         self._at = 0
@@ -99,8 +106,8 @@ class GGUFFile:
             what = "The file is big-endian." if big_endian else f"GGUF version {version} is not supported."
             self._fail(what, "Take a newer conversion of the model.")
         n_tensors, n_keys = self._scalar("Q", "tensor count"), self._scalar("Q", "metadata count")
-        self._bounded(n_keys, 8 + 4 + 1, "metadata count")
-        self._bounded(n_tensors, 8 + 4 + 8 + 4 + 8, "tensor count")
+        self._bounded(n_keys, 8 + 4 + 1, "metadata count", _MOST_KEYS)
+        self._bounded(n_tensors, 8 + 4 + 8 + 4 + 8, "tensor count", _MOST_TENSORS)
         for i in range(n_keys):
             key = self._string(f"metadata key {i}")
             if key in self.metadata:
@@ -126,7 +133,7 @@ class GGUFFile:
             if letter == "?" and self._map[start : self._at].translate(None, b"\0\1"):
                 self._fail(f"The metadata key {key!r} has a truth value that is neither 0 nor 1.")
             return memoryview(self._map)[start : self._at].cast(letter)
-        self._bounded(count, 8 if kind == _STRING else 4 + 8, key)
+        self._bounded(count, 8 if kind == _STRING else 4 + 8, key, _MOST_STRINGS)
         if kind == _STRING:
             return self._strings(count, key)
         self._n_nested += count
@@ -214,8 +221,10 @@ class GGUFFile:
         self._at += n_bytes
         return self._map[self._at - n_bytes : self._at]
 
-    def _bounded(self, count: int, least_bytes: int, field: str) -> None:
-        """Refuse a count that the rest of the file cannot hold, before anything is made in that number."""
+    def _bounded(self, count: int, least_bytes: int, field: str, most: int | None = None) -> None:
+        """Refuse a count that the rest of the file cannot hold, or no model has, before anything is made in that number."""
+        if most is not None and count > most:
+            self._fail(f"The {field!r} counts {count} items, more than {most}.")
         if count > (self._size - self._at) // least_bytes:
             self._fail(f"The {field!r} counts {count} items, more than the rest of the file can hold.")
 

@@ -54,6 +54,14 @@ def test_factors_of_each_pair_divide_its_frequency() -> None:
     torch.testing.assert_close(rotary.angles[0][49], torch.tensor(expected).cos(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("scaling", ["none", "yarn"])
+@pytest.mark.parametrize("theta", [1.0, 0.5])
+def test_a_base_of_one_or_less_turns_nothing_and_is_refused(scaling: str, theta: float) -> None:
+    params = {"factor": 2.0, "original_max_position_embeddings": 32}
+    with pytest.raises(ModelLoadError, match="with the base"):
+        Rotary(RopeConfig(theta, 8, scaling, params), 50, torch.device("cpu"))
+
+
 def test_an_unknown_scaling_is_an_error_that_names_it() -> None:
     with pytest.raises(ModelLoadError, match="'spiral'"):
         Rotary(RopeConfig(10_000.0, 8, "spiral"), 50, torch.device("cpu"))

@@ -78,12 +78,12 @@ def test_a_block_of_8_bits_has_a_quarter_of_the_bytes_and_int8_its_scales() -> N
 
 
 def test_weights_activations_and_cache_stay_within_the_stated_share() -> None:
-    fixed, per_position = memory.step_bytes(EngineConfig(), model(), torch.float32)
     for device, free, share in ((CPU, 4.0, 0.5), (GPU, 4.0, 0.9)):
         budget = fit(free, device=device)
-        taken = GIB + fixed + 8192 * per_position + budget.n_bytes
+        of_host = budget.needs.host + (budget.needs.text if device is GPU else 0)
+        taken = budget.needs.total - of_host
         assert share * free * GIB * 0.99 < taken <= share * free * GIB
-        assert f"{share:.0%}" in budget.why
+        assert f"{share:.0%}" in budget.why and not budget.is_short
     assert fit(64, gpu_memory_utilization=0.125).n_bytes > 6 * GIB, "a share that was asked for is not capped"
 
 
@@ -105,16 +105,76 @@ def test_the_models_own_window_shrinks_to_what_fits_and_says_so() -> None:
     budget = fit(4, of=model(max_position=1 << 20))
     assert budget.max_model_len == budget.groups[0].n_blocks * budget.block_size < 1 << 16
     assert "1,048,576 tokens was cut to the" in budget.why
-    fixed, per_position = memory.step_bytes(EngineConfig(), model(), torch.float32)
-    assert GIB + fixed + budget.max_model_len * per_position + budget.n_bytes <= 2 * GIB
+    assert budget.needs.total - budget.needs.host <= 2 * GIB
+    assert (budget.max_num_seqs, budget.max_num_batched_tokens) == (64, 128), "the window gives way before these"
 
 
 def test_a_window_that_was_asked_for_does_not_shrink() -> None:
+    asked = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "gpu_memory_utilization": 0.5}
     with pytest.raises(ConfigError, match=r"A window of 8,192 tokens does not fit into memory, \d,\d{3} would") as error:
-        fit(2.28, max_model_len=8192)
+        fit(2.2, max_model_len=8192, **asked)
     fitting = int(error.value.hint.split("at most ")[1].split(",")[0])
-    assert fit(2.28, max_model_len=fitting).max_model_len == fitting
-    assert fit(2.28).max_model_len == fitting
+    assert fit(2.2, max_model_len=fitting, **asked).max_model_len == fitting
+    assert fit(2.2, **asked).max_model_len == fitting
+
+
+def shapes(budget: memory.KVBudget) -> tuple[int, int, int]:
+    return budget.max_model_len, budget.max_num_seqs, budget.max_num_batched_tokens
+
+
+def test_with_less_and_less_memory_first_the_cache_gives_way_then_the_window_then_the_batch_then_the_rest() -> None:
+    large = model(max_position=32_768, vocab_size=262_144)
+    found = [fit(free / 100, of=large) for free in range(1200, 100, -1) if _fits(free / 100, large)]
+    for before, after in zip(found, found[1:], strict=False):
+        assert after.n_bytes <= before.n_bytes or after.is_short
+        assert after.max_num_seqs <= before.max_num_seqs and after.max_num_batched_tokens <= before.max_num_batched_tokens
+        if after.max_num_seqs < before.max_num_seqs:
+            assert before.max_model_len < 2 * memory.USEFUL_WINDOW, "the window shrank first"
+    assert shapes(found[0]) == (32_768, 64, 128) and found[0].n_bytes == 4 * GIB
+    assert any(b.max_model_len == 32_768 and b.n_bytes < 2 * GIB for b in found), "the cache shrank first"
+    assert any(1024 <= b.max_model_len < 32_768 and not b.is_short for b in found)
+    assert any(b.max_model_len >= 1024 and b.max_num_seqs == 8 for b in found)
+    assert shapes(found[-1])[1:] == (1, 16) and found[-1].max_model_len < 1024
+    for budget, free in zip(found, range(1200, 100, -1), strict=False):
+        assert budget.needs.total <= free / 100 * GIB, "with host memory and all"
+
+
+def _fits(free: float, of: ModelConfig) -> bool:
+    try:
+        return bool(fit(free, of=of))
+    except ConfigError:
+        return False
+
+
+def test_what_gave_way_is_said() -> None:
+    budget = fit(1.6, of=model(max_position=32_768, vocab_size=262_144))
+    assert budget.is_short
+    assert f"max_num_seqs was lowered from 64 to {budget.max_num_seqs}" in budget.why
+    assert f"max_num_batched_tokens was lowered from 128 to {budget.max_num_batched_tokens}" in budget.why
+    assert "it takes 90% of free memory instead of 50%" in budget.why
+
+
+def test_limits_that_were_asked_for_are_kept_or_refused() -> None:
+    large = model(max_position=32_768, vocab_size=262_144)
+    kept = fit(1.75, of=large, max_num_seqs=10)
+    assert kept.max_num_seqs == 10 and kept.max_num_batched_tokens < 128
+    assert fit(1.75, of=large, max_num_seqs=10, max_num_batched_tokens=100).max_num_batched_tokens == 100
+    with pytest.raises(ConfigError, match=r"a step of 500 tokens and 400 answers \d\.\d\d GiB"):
+        fit(1.75, of=large, max_num_seqs=400, max_num_batched_tokens=500)
+    with pytest.raises(ConfigError, match="60% of"):
+        fit(1.6, of=large, gpu_memory_utilization=0.6)
+
+
+def test_a_matrix_that_does_not_fit_twice_while_it_is_packed_is_an_error_with_the_numbers() -> None:
+    def packed(size: float) -> memory.KVBudget:
+        return memory.fit(
+            EngineConfig(), model(), model_bytes=GIB, free=2 * GIB, device=CPU, dtype=torch.float32, kv_dtype=torch.float32,
+            packing_bytes=int(size * GIB),
+        )  # fmt: skip
+
+    assert packed(0.1).needs.packing == int(0.1 * GIB)
+    with pytest.raises(ConfigError, match=r"weights take 1\.00 GiB and 0\.90 GiB more while they load.*90% of 2\.00 GiB"):
+        packed(0.9)
 
 
 def test_a_window_beyond_the_models_is_refused() -> None:
@@ -123,8 +183,10 @@ def test_a_window_beyond_the_models_is_refused() -> None:
 
 
 def test_no_room_for_16_tokens_is_an_error_with_the_numbers() -> None:
-    with pytest.raises(ConfigError, match=r"Not even 16 tokens.*weights take 3\.00 GiB.*50% of 4\.00 GiB"):
-        fit(4, weights=3)
+    with pytest.raises(ConfigError, match=r"Not even 16 tokens.*weights take 3\.59 GiB.*90% of 4\.00 GiB"):
+        fit(4, weights=3.586)
+    with pytest.raises(ConfigError, match=r"does not fit into memory: weights take 3\.90 GiB.*90% of 4\.00 GiB"):
+        fit(4, weights=3.9)
     with pytest.raises(ConfigError, match="Not even 16 tokens"):
         fit(64, kv_cache_memory=1000)
 

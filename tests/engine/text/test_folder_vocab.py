@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from engine.errors import ModelLoadError
+from engine.errors import InvalidRequest, ModelLoadError, TemplateError
 from engine.text import tokenizer as text_tokenizer
 from engine.text.template import ChatTemplate
 from engine.weights.hf.config import from_hf
@@ -91,6 +92,49 @@ def test_an_added_token_that_would_not_get_its_stated_id_is_refused(folder, stat
         OURS.from_folder(folder)
 
 
+def test_a_template_that_is_no_text_is_a_template_error(folder):
+    (folder / "chat_template.jinja").write_bytes(b"{{ messages }}\xff")
+    with pytest.raises(TemplateError, match=r"chat_template\.jinja cannot be read"):
+        ChatTemplate.from_folder(folder, OURS.from_folder(folder))
+
+
+@pytest.mark.parametrize("size", [2**32 - 1, 13])
+def test_a_normaliser_that_lies_about_its_size_is_refused_before_it_gets_the_memory(folder, size):
+    value = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    charsmap = base64.b64encode(size.to_bytes(4, "little") + bytes(8)).decode()
+    value["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    write(folder, "tokenizer.json", value)
+    with pytest.raises(ModelLoadError, match="does not have the size that it states"):
+        OURS.from_folder(folder)
+
+
+def test_a_panic_of_the_tokenizers_package_is_a_damaged_file(folder, capfd):
+    value = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    value["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "BAAAAA=="}
+    write(folder, "tokenizer.json", value)
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be read: .*charsmap"):
+        OURS.from_folder(folder)
+    assert "panicked" in capfd.readouterr().err, "else this is not the kind of error that this test is about"
+
+
+def test_a_normaliser_that_fails_only_when_it_is_used_is_found_at_once(folder, capfd):
+    value = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    value["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+    write(folder, "tokenizer.json", value)
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be read"):
+        OURS.from_folder(folder)
+    assert "panicked" in capfd.readouterr().err
+
+
+def test_a_text_on_which_the_package_panics_is_refused(folder, capfd):
+    value = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    tokenizer = OURS.from_folder(folder)
+    value["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+    tokenizer._core = Tokenizer.from_str(json.dumps(value))
+    with pytest.raises(InvalidRequest, match="fails on the text"):
+        tokenizer.encode("zebra")
+
+
 def nested(depth: int) -> str:
     return '{"a":' * depth + "1" + "}" * depth
 
@@ -100,7 +144,7 @@ def test_json_nested_without_end_is_a_damaged_file(folder):
     with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json cannot be read"):
         OURS.from_folder(folder)
     (folder / "config.json").write_text(nested(100_000), "utf-8")
-    with pytest.raises(ModelLoadError, match=r"config\.json: the file cannot be read"):
+    with pytest.raises(ModelLoadError, match=r"config\.json cannot be read"):
         SafetensorsCheckpoint(folder)
 
 

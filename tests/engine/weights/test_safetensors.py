@@ -11,6 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from engine import json_file
 from engine.errors import ModelLoadError
 from engine.weights.loader import open_checkpoint
 from kernels.ops import DENSE
@@ -115,13 +116,28 @@ def test_a_shard_without_its_tensor_is_named(tmp_path: Path) -> None:
     _refused(tmp_path, r"model\.extra\.weight is missing")
 
 
-@pytest.mark.parametrize("file", ["../elsewhere.safetensors", "/etc/passwd", "pytorch_model.bin", 7])
+@pytest.mark.parametrize(
+    "file", ["../elsewhere.safetensors", "/etc/passwd", "pytorch_model.bin", 7, "a\0b.safetensors", "\u001b[0m.safetensors"]
+)
 def test_an_index_cannot_point_elsewhere(file: object, tmp_path: Path) -> None:
     _save(tmp_path, shard="10KB")
     path, index = _index(tmp_path)
     index["weight_map"]["lm_head.weight"] = file
     path.write_text(json.dumps(index))
     _refused(tmp_path, "not the name of a safetensors file")
+
+
+def test_json_with_half_a_character_or_too_much_of_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _save(tmp_path)
+    config = tmp_path / "config.json"
+    whole = config.read_text()
+    config.write_text(whole.replace('"model_type"', '"note": "\\ud83d\\ude00", "model_type"'))
+    open_checkpoint(tmp_path)
+    config.write_text(whole.replace('"model_type"', '"note": "\\ud83d", "model_type"'))
+    _refused(tmp_path, r"config\.json cannot be read as JSON")
+    config.write_text(whole)
+    monkeypatch.setattr(json_file, "_MOST_BYTES", len(whole) - 1)
+    _refused(tmp_path, r"config\.json has .* bytes, more than")
 
 
 def test_cut_and_spoiled_files_are_refused(tmp_path: Path) -> None:

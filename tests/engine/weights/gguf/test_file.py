@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import time
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from engine.errors import ModelLoadError
+from engine.text.tokenizer import Tokenizer
 from engine.weights.gguf.file import GGUFFile
 from engine.weights.loader import open_checkpoint
 from tests import models
@@ -185,6 +187,47 @@ def test_an_empty_file_a_folder_and_nothing_are_refused(tmp_path: Path) -> None:
         GGUFFile(tmp_path)
     with pytest.raises(ModelLoadError, match="cannot be read"):
         GGUFFile(tmp_path / "absent.gguf")
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (struct.pack("<IQQ", 3, 0, 1 << 17), "metadata count"),
+        (struct.pack("<IQQ", 3, 1 << 19, 0), "tensor count"),
+        (struct.pack("<IQQ", 3, 0, 1) + string("key") + struct.pack("<IIQ", 9, 8, 1 << 23), "key"),
+    ],
+)
+def test_a_long_file_of_more_items_than_any_model_has_is_refused_before_they_are_made(
+    head: bytes, what: str, tmp_path: Path
+) -> None:
+    path = _file(tmp_path, b"GGUF" + head)
+    with path.open("r+b") as file:
+        file.truncate(256 << 20)  # of zeros, which take no room on the disk: strings and keys of no characters
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelLoadError, match=f"'{what}' counts .* more than"):
+            GGUFFile(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_quoted_from_a_file_is_short_and_drives_no_terminal(tmp_path: Path) -> None:
+    for key in ("k" * 100_000, "\x1b[2J\r\n\u202e"):
+        with pytest.raises(ModelLoadError, match="twice") as raised:
+            GGUFFile(_file(tmp_path, Parts(entries=[entry(key, typed("u8", 1))] * 2).bytes()))
+        assert len(raised.value.message) < 2000 and raised.value.message.isprintable()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.gguf")
+    with pytest.raises(ModelLoadError, match="no such file"):
+        open_checkpoint(tmp_path / "model.gguf")
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder := tmp_path / name.partition(".")[0] / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(folder)
+        with pytest.raises(ModelLoadError, match="missing|no tokenizer"):
+            open_checkpoint(folder.parent) if name != "tokenizer.json" else Tokenizer.from_folder(folder.parent)
 
 
 def _read_everything(path: Path) -> None:
