@@ -19,7 +19,7 @@ def describe(model: LocalModel) -> dict[str, str | int]:
     formats = Counter[str]()
     for name in checkpoint.names():
         if len(checkpoint.shape(name)) == 2:
-            formats[checkpoint.weight(name).qtype] += checkpoint.stored_bytes(name)
+            formats[checkpoint.qtype(name)] += checkpoint.stored_bytes(name)
     total = formats.total()
     windows = sum(1 for window in config.windows if window)
     return {

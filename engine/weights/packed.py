@@ -9,7 +9,7 @@ from kernels.cpu import linear
 
 _UNPACKED = ("INT4", "NF4", "FP4")
 _UNPACKING = 3
-"""Integers of a matrix of these types are bytes for a while, in up to so many copies, as they come out of their files' layouts."""
+"""Integers of a matrix of these types are bytes for a while, in up to so many copies, as they come out of a file's layout."""
 
 
 def packed_bytes(checkpoint: Checkpoint) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,13 +24,15 @@ from engine.quant import on_load
 from engine.quant.dense import quantized
 from engine.quant.stored import Store
 from engine.runner.runner import ModelRunner
-from engine.weights.loader import open_checkpoint
+from engine.weights.loader import fill, open_checkpoint
 from kernels.ops import DENSE, Weight
 from kernels.reference import dequant
 from tests import models
 from tests.engine.models import tiny
 from tests.engine.runner.feeding import logits_of
 from tests.engine.weights.gguf.written import write_llama
+from tests.engine.weights.test_loader import OneSlot
+from tests.engine.weights.test_pages import resident_bytes
 
 CONFIG = EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact", kv_cache_memory=1 << 22)
 PROMPTS = [random.Random(n).choices(range(99), k=n) for n in (30, 1)]
@@ -213,6 +217,28 @@ def test_a_load_that_stops_halfway_keeps_nothing(tmp_path: Path) -> None:
     assert [path.suffix for path in store.folder.iterdir()] == [".partial"]
     del made
     assert list(store.folder.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_dense_model_is_never_whole_in_memory(tmp_path: Path) -> None:
+    gc.collect()
+    folder = dense_folder(tmp_path / "model", hidden_size=512, intermediate_size=2048, head_dim=32, num_hidden_layers=6)
+    file, checkpoint = folder / "model.safetensors", open_checkpoint(folder)
+    made = on_load.QuantizedCheckpoint(checkpoint, "int4", Store(tmp_path / "weights", 1 << 26))
+    slots = {name: OneSlot(made.shape(name)) for name in made.names()}
+    most, reports = [], []
+
+    def progress(done: int, total: int) -> None:
+        most.append(resident_bytes(file))
+        reports.append((done, total))
+
+    model = SimpleNamespace(parameters=lambda: slots)
+    for name in made.names():
+        checkpoint.give_back(name)
+    fill(model, made, progress=progress)
+    largest = max(checkpoint.stored_bytes(name) for name in checkpoint.names())
+    assert max(most) < 2 * largest < checkpoint.n_bytes / 4
+    assert reports[-1] == (checkpoint.n_bytes, checkpoint.n_bytes) and len(reports) == len(slots)
 
 
 def test_a_tied_output_matrix_that_is_there_too_is_not_waited_for(tmp_path: Path) -> None:
