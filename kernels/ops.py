@@ -38,6 +38,13 @@ BLOCKS: dict[str, tuple[int, int]] = {
     "Q4_K": (256, 144),
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 110),
+    "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
+    "MXFP4": (32, 17),
+    "TQ1_0": (256, 54),
+    "TQ2_0": (256, 66),
 }
 """Quantised weight types: (values per block, bytes per block). Layouts as in ggml-common.h of llama.cpp."""
 
@@ -46,27 +53,44 @@ SCALED: dict[str, tuple[torch.dtype, int]] = {
     "INT8": (torch.int8, 1),
     "FP8": (torch.float8_e4m3fn, 1),
     "NF4": (torch.uint8, 2),
+    "FP4": (torch.uint8, 2),
+    "E2M1": (torch.uint8, 2),
 }
 """Quantised weight types whose scales lie apart from the data: (dtype of the data, values in each of its elements).
 
 Of two values in an element, the first is its low nibble. With q the number in the data, a value is
-- INT4: (q - zero point) * scale; what AWQ, GPTQ and compressed-tensors store can be put so
-- INT8: q * scale
+- INT4, INT8: (q - zero point) * scale; what AWQ, GPTQ and compressed-tensors store can be put so, of 8 bits without a sign
+  by taking 128 off q and zero point
 - FP8: q * scale, in the E4M3 of arXiv:2209.05433; what its NaN becomes is left open, for weights have none
-- NF4: NF4_VALUES[q] * scale; bitsandbytes has the first value in the high nibble
+- NF4, FP4, E2M1: CODES[type][q] * scale; bitsandbytes has the first value in the high nibble. MXFP4 of the OCP is E2M1 in
+  groups of 32, NVFP4 in groups of 16 whose scale is its E4M3 times that of the tensor
 """
 
 # fmt: off
-NF4_VALUES = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)
+CODES: dict[str, tuple[float, ...]] = {
+    "NF4": (
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ),
+    "FP4": (
+        0.0, 0.0052083334885537624, 0.6666666865348816, 1.0, 0.3333333432674408, 0.5, 0.1666666716337204, 0.25,
+        0.0, -0.0052083334885537624, -0.6666666865348816, -1.0, -0.3333333432674408, -0.5, -0.1666666716337204, -0.25,
+    ),
+    "E2M1": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0),
+}
 # fmt: on
-"""Of appendix E of the QLoRA paper (arXiv:2305.14314), exact in float32."""
+"""What each nibble stands for, exact in float32. NF4: appendix E of the QLoRA paper (arXiv:2305.14314); FP4: the table of
+bitsandbytes' get_4bit_type; E2M1: the OCP's Microscaling Formats, version 1.0, section 5.3.3."""
 
-GROUP_UNIT = 32
-"""A scale of the types in SCALED is for a multiple of this many values of a row."""
+GROUP_UNIT = {"INT4": 32, "INT8": 32, "FP8": 32, "NF4": 32, "FP4": 32, "E2M1": 16}
+"""A scale of a type in SCALED is for a multiple of this many values of a row."""
+
+ROW_UNIT = 32
+"""Rows of types in SCALED have a multiple of this many values."""
+
+ZEROS = {"INT4": torch.uint8, "INT8": torch.int16}
+"""Types in SCALED that may have zero points, and the dtype of these."""
 
 QTYPES = (*DENSE, *BLOCKS, *SCALED)
 
@@ -82,8 +106,12 @@ class Weight:
     the dtype in SCALED; it may be a view on a file that is mapped into memory, so nobody writes to it.
 
     Types in SCALED have scales float32 [out, in / group], each for `group` values that follow each other in a row, a multiple of
-    GROUP_UNIT; a scale for each row is a group of `in`. INT4 may have zeros, uint8 [out, in / group], its zero points: 0 to 16,
-    since GPTQ stores one less. Without them they are 8.
+    its GROUP_UNIT; a scale for each row is a group of `in`. INT4 may have zeros, uint8 [out, in / group], its zero points: 0 to
+    16, since GPTQ stores one less; without them they are 8. INT8 may have zeros of int16, -128 to 128; without them they are 0.
+
+    Types in SCALED may have an order, int32 [in], a permutation: column j of data, with its scale, belongs to value order[j] of
+    a row of x, so that the product is that of x[:, order] (GPTQ's act-order, where neighbours in a group are of about one
+    importance and not neighbours in x). Weights of an embedding have none.
 
     ValueError, which names the type, if dtypes or shapes are others.
     """
@@ -93,6 +121,7 @@ class Weight:
     data: Tensor
     scales: Tensor | None = None
     zeros: Tensor | None = None
+    order: Tensor | None = None
 
     def __post_init__(self) -> None:
         n_out, n_in = self.shape
@@ -111,24 +140,28 @@ class Weight:
         self._check("data", self.data, dtype, expected)
         if self.qtype in SCALED:
             self._check_groups()
-        elif self.scales is not None or self.zeros is not None:
-            raise ValueError(f"A {self.qtype} weight has no scales or zeros beside its data.")
+        elif self.scales is not None or self.zeros is not None or self.order is not None:
+            raise ValueError(f"A {self.qtype} weight has no scales, zeros or order beside its data.")
 
     def _check_groups(self) -> None:
         n_out, n_in = self.shape
         if self.scales is None:
             raise ValueError(f"A {self.qtype} weight needs scales.")
-        n_groups = self.scales.shape[1] if self.scales.ndim == 2 else 0
-        if n_groups == 0 or n_in % n_groups or n_in // n_groups % GROUP_UNIT:
+        if n_in % ROW_UNIT:
+            raise ValueError(f"A {self.qtype} row has a multiple of {ROW_UNIT} values, but this one has {n_in}.")
+        n_groups, unit = self.scales.shape[1] if self.scales.ndim == 2 else 0, GROUP_UNIT[self.qtype]
+        if n_groups == 0 or n_in % n_groups or n_in // n_groups % unit:
             raise ValueError(
                 f"Scales of a {self.qtype} weight of shape {self.shape} are [out, in / group] for a group that divides in and is "
-                f"a multiple of {GROUP_UNIT}, not {tuple(self.scales.shape)}."
+                f"a multiple of {unit}, not {tuple(self.scales.shape)}."
             )
         self._check("scales", self.scales, torch.float32, (n_out, n_groups))
         if self.zeros is not None:
-            if self.qtype != "INT4":
+            if self.qtype not in ZEROS:
                 raise ValueError(f"A {self.qtype} weight has no zeros.")
-            self._check("zeros", self.zeros, torch.uint8, (n_out, n_groups))
+            self._check("zeros", self.zeros, ZEROS[self.qtype], (n_out, n_groups))
+        if self.order is not None:
+            self._check("order", self.order, torch.int32, (n_in,))
 
     def _check(self, name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
@@ -144,14 +177,16 @@ class Weight:
 
     @property
     def n_bytes(self) -> int:
-        return sum(
-            tensor.numel() * tensor.element_size() for tensor in (self.data, self.scales, self.zeros) if tensor is not None
-        )
+        tensors = (self.data, self.scales, self.zeros, self.order)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Weight:
-        """A Weight of change(tensor) for each tensor of this one, which may pick rows, move or copy them."""
+        """A Weight of change(tensor) for each tensor of this one, which may pick rows, move or copy them.
+
+        The order is not by rows and stays the same tensor.
+        """
         data, scales, zeros = (tensor if tensor is None else change(tensor) for tensor in (self.data, self.scales, self.zeros))
-        return Weight(self.qtype, (data.shape[0], self.shape[1]), data, scales, zeros)
+        return Weight(self.qtype, (data.shape[0], self.shape[1]), data, scales, zeros, self.order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.ops import DENSE, NF4_VALUES, SCALED, Scales, Weight
+from kernels.ops import CODES, DENSE, SCALED, Scales, Weight
 from tests.kernels import naive_sample
 
 
@@ -23,7 +23,8 @@ def dense(weight: Weight) -> Tensor:
     if weight.qtype in DENSE:
         return weight.data.double()
     if weight.qtype in SCALED:
-        return torch.from_numpy(_scaled(weight)).double()
+        values = torch.from_numpy(_scaled(weight)).double()
+        return values if weight.order is None else values[:, weight.order.argsort()]
     kind = gguf.GGMLQuantizationType[weight.qtype]
     return torch.from_numpy(gguf.quants.dequantize(weight.data.numpy(), kind)).double()
 
@@ -34,16 +35,17 @@ def _scaled(weight: Weight) -> np.ndarray:
     data = weight.data.view(torch.uint8).numpy()
     nibbles = data[:, column // 2] >> 4 * (column % 2) & 15 if SCALED[weight.qtype][1] == 2 else None
     group = column // (weight.shape[1] // weight.scales.shape[1])
+    zeros = 0 if weight.zeros is None else weight.zeros.numpy()[:, group].astype(np.float32)
     if weight.qtype == "INT4":
-        numbers = nibbles.astype(np.float32) - (8 if weight.zeros is None else weight.zeros.numpy()[:, group].astype(np.float32))
+        numbers = nibbles.astype(np.float32) - (8 if weight.zeros is None else zeros)
     elif weight.qtype == "INT8":
-        numbers = data.view(np.int8).astype(np.float32)
+        numbers = data.view(np.int8).astype(np.float32) - zeros
     elif weight.qtype == "FP8":
         exponent, mantissa = data >> 3 & 15, data.astype(np.float64) % 8
         size = np.where(exponent > 0, np.ldexp(8 + mantissa, exponent.astype(int) - 10), np.ldexp(mantissa, -9))
         numbers = np.where(data > 127, -size, size).astype(np.float32)
     else:
-        numbers = np.array(NF4_VALUES, np.float32)[nibbles]
+        numbers = np.array(CODES[weight.qtype], np.float32)[nibbles]
     return numbers * weight.scales.numpy()[:, group]
 
 
