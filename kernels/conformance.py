@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import conformance_recurrent, conformance_sample
+from kernels import conformance_experts, conformance_recurrent, conformance_sample
 from kernels.conformance_difference import difference
 from kernels.conformance_weights import random_weight
 from kernels.ops import BLOCKS, GROUP_UNIT, SCALED, Impl, OpSpec, Scales, Weight
@@ -64,7 +64,7 @@ def _run(fn: Callable[..., Any], case: Case, change: Callable[..., Any], how: Ca
 
 def _rounded(args: tuple[Any, ...], rounds: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
     """Arguments of a product, whose first one is x and whose weights are of one order: in this order x is rounded."""
-    x, order = args[0], next(weight.order for arg in args[1:] for weight in (arg if isinstance(arg, tuple) else (arg,)))
+    x, order = args[0], next(weight.order for arg in args[1:] for weight in (arg if isinstance(arg, tuple) else (arg,)) if isinstance(weight, Weight))
     if order is None:
         return rounds(x), *args[1:]
     return torch.empty_like(x).index_copy_(1, order.long(), rounds(x[:, order])), *args[1:]
@@ -381,10 +381,18 @@ def _attention_cases(spec: OpSpec) -> Iterator[Case]:
                     spec, batch, g, *shape
                 ),
             )
+    for name in ("chunks beside decodes", "long context", "one token"):
+        yield _case(spec, f"{name}, sinks", lambda g, name=name: _with_sinks(spec, BATCHES[name], g))
     if spec.kv_dtype in (torch.float32, torch.float16, torch.bfloat16):  # the others have no infinity
         yield _case(spec, "keys of -infinity", lambda g: _infinite_keys(spec, g))
     if _is_far(spec):
         yield from (_far_case(spec, _far_attention, (), by_dims=by_dims) for by_dims in (False, True))
+
+
+def _with_sinks(spec: OpSpec, batch: tuple[tuple[int, int], ...], g: torch.Generator) -> tuple[Any, ...]:
+    """Sinks below, among and above the scores."""
+    args = attention_arguments(spec, batch, g, 6, 2, 16, True)
+    return *args, torch.tensor([-9.0, 0.0, 9.0, 2.0, -1.0, 40.0])
 
 
 def _infinite_keys(spec: OpSpec, g: torch.Generator) -> tuple[Any, ...]:
@@ -457,6 +465,10 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "penalize": _built(conformance_sample.penalize_cases, 0),
     "logprobs": _built(conformance_sample.logprobs_cases),
     "uniform": _built(conformance_sample.uniform_cases),
+    **{
+        op: lambda spec, builds=builds: (_case(spec, name, build) for name, build in builds(spec))
+        for op, builds in conformance_experts.CASES.items()
+    },
     **{
         op: lambda spec, builds=builds, state=state: (_case(spec, name, build, state) for name, build in builds(spec))
         for op, (builds, state) in conformance_recurrent.CASES.items()

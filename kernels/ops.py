@@ -7,7 +7,8 @@ neither infinite nor coarse. Other caches have None for scales. float8_e4m3fn (E
 rounds to four significant bits at any magnitude from 2^-6 to 448, so that scales would widen its range and sharpen nothing,
 for the memory that int8 takes.
 
-Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
+Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, E experts, of which a row
+has k, H query heads, Hkv KV
 heads, which divide H, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in
 float32, and allocates its result unless it says that it writes in place. Arguments are on one device.
 
@@ -237,6 +238,78 @@ class GatedLinear(Protocol):
     ) -> Tensor: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How the experts of a row are chosen from their logits."""
+
+    n_used: int
+    """Experts of a row."""
+    scores: str = "softmax"
+    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or "chosen": the logit, and softmax over the chosen ones."""
+    normalised: bool = False
+    """Gains are divided by their sum plus `eps`."""
+    eps: float = 0.0
+    scale: float = 1.0
+    """Factor of the gains."""
+    n_groups: int = 1
+    """Experts come in so many groups of equal size, in the order of their ids."""
+    n_used_groups: int = 1
+    """Groups of which experts may be chosen."""
+    n_best: int = 2
+    """Of a group's experts, so many of the best ones are summed to its score."""
+
+
+class Route(Protocol):
+    """logits [n, E], bias float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
+
+    Chosen are the k experts whose score plus bias is largest, of groups that are left, the largest first and of equals the
+    lowest id. A gain is the score without the bias, then what `routing` makes of it; sums run over the k in their order. NaN
+    counts as the lowest: ids are always distinct and below E.
+    """
+
+    def __call__(self, logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]: ...
+
+
+class ExpertsGated(Protocol):
+    """x [n, h], ids int32 [n, k], gate and up [n_experts * f, h], biases [n_experts * f] or None -> [n, k * f].
+
+    Slot j of a row has activation(x times gate_e transposed + bias_e) * (x times up_e transposed + bias_e) of the expert e =
+    ids[row, j], whose rows of the weights are e * f .. (e + 1) * f. `activation` as of gated_linear, or "clipped": with gate at
+    most `limit` and up within -limit .. limit, gate * sigmoid(alpha * gate) * (up + 1).
+    """
+
+    def __call__(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        gate: Weight,
+        up: Weight,
+        biases: tuple[Tensor | None, Tensor | None],
+        n_experts: int,
+        activation: str,
+        alpha: float = 1.0,
+        limit: float = 0.0,
+    ) -> Tensor: ...
+
+
+class ExpertsDown(Protocol):
+    """inner [n, k * f], ids int32 [n, k], gains float32 [n, k], down [n_experts * h, f], bias [n_experts * h] or None -> [n, h].
+
+    The sum over the slots j, in their order and in float32, of gains[row, j] * (inner's slot j times down_e transposed +
+    bias_e), e = ids[row, j].
+    """
+
+    def __call__(
+        self, inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int
+    ) -> Tensor: ...
+
+
+class AddGated(Protocol):
+    """x and y [n, h], gate [n, 1] or None -> [n, h]: x + y * sigmoid(gate), or x + y."""
+
+    def __call__(self, x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor: ...
+
+
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -296,7 +369,8 @@ class PagedAttention(Protocol):
     head i * Hkv // H. query_starts int32 [s + 1]: sequence i owns rows query_starts[i] .. query_starts[i + 1]; its row j sits
     at position context_lens[i] - n_query_i + j. context_lens int32 [s]. block_tables int32 [s, most blocks], padded with -1.
     Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
-    score x (already times scale) by c * tanh(x / c). Cache contents and scales that no query sees never matter, NaN included,
+    score x (already times scale) by c * tanh(x / c). sinks float32 [H]: of each query head a score that is in the sum of the
+    softmax without a key or value (gpt-oss). Cache contents and scales that no query sees never matter, NaN included,
     and table entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with
     context 0.
     """
@@ -313,11 +387,12 @@ class PagedAttention(Protocol):
         window: int = 0,
         soft_cap: float = 0.0,
         scales: Scales | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
 
 class CausalConv(Protocol):
-    """A convolution of each channel over the last W tokens of its own sequence, then x * sigmoid(x); [n, C].
+    """A convolution of each channel over the last W tokens of its own sequence, then x * sigmoid(x) if `activate`; [n, C].
 
     x [n, C], weight [C, W], whose last column is for the token itself, bias [C] or None. state float32 [n_blocks, C, W - 1] has
     the last W - 1 inputs of each channel, and is written in place. query_starts int32 [s + 1] and context_lens int32 [s] as of
@@ -334,6 +409,7 @@ class CausalConv(Protocol):
         query_starts: Tensor,
         context_lens: Tensor,
         state_ids: Tensor,
+        activate: bool = True,
     ) -> Tensor: ...
 
 
@@ -466,6 +542,10 @@ OPERATORS: dict[str, type] = {
     "quant_linear": QuantLinear,
     "quant_linears": QuantLinears,
     "gated_linear": GatedLinear,
+    "route": Route,
+    "experts_gated": ExpertsGated,
+    "experts_down": ExpertsDown,
+    "add_gated": AddGated,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,

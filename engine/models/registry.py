@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import ModelLoadError
-from engine.models import bamba, gemma3, llama, mistral, qwen2, qwen3, qwen3_5
+from engine.models import bamba, gemma3, granitemoehybrid, lfm2, llama, mistral, mixture, qwen2, qwen3, qwen3_5
 from engine.models.decoder import Decoder
 from engine.models.operators import Operators
 from engine.weights.config import ModelConfig
@@ -16,6 +16,14 @@ FAMILIES = {
     "gemma3": gemma3.build,
     "mistral": mistral.build,
     "bamba": bamba.build,
+    "mixtral": mixture.build,
+    "qwen2_moe": mixture.build,
+    "qwen3_moe": mixture.build,
+    "gpt_oss": mixture.build,
+    "glm4_moe": mixture.build,
+    "qwen3_next": qwen3_5.build,
+    "lfm2": lfm2.build,
+    "granitemoehybrid": granitemoehybrid.build,
 }
 
 

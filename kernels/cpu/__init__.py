@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, linear, rows, sample
+from kernels.cpu import attention, cache, experts, linear, rows, sample
 
 IMPLS = (
     *attention.IMPLS,
     *cache.IMPLS,
     *rows.IMPLS,
     *linear.IMPLS,
+    *experts.IMPLS,
     *sample.IMPLS,
 )

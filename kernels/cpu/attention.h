@@ -23,6 +23,7 @@ struct AttentionShape {
     int64_t group;  // query heads of one KV head
     int64_t window;  // 0: none
     float scale, soft_cap;
+    const float* sinks = nullptr;  // [query heads]; null: none
     bool direct;  // K lies as [D][tokens], V as [tokens][D], 16 tokens at a time: read in place
 };
 

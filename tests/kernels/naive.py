@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.ops import CODES, DENSE, SCALED, Scales, Weight
-from tests.kernels import naive_sample
+from tests.kernels import naive_experts, naive_sample
 
 
 def dense(weight: Weight) -> Tensor:
@@ -138,6 +138,7 @@ def paged_attention(
     window: int = 0,
     soft_cap: float = 0.0,
     scales: Scales | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One query row at a time, over a Python list of the positions it sees."""
     out = torch.zeros_like(q)
@@ -159,8 +160,10 @@ def paged_attention(
             scores = torch.einsum("hd,phd->hp", q[row].double(), keys) * scale
             if soft_cap:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
-            weights = (scores - scores.amax(-1, keepdim=True)).exp()
-            out[row] = torch.einsum("hp,phd->hd", weights / weights.sum(-1, keepdim=True), values)
+            most = scores.amax(-1, keepdim=True)
+            weights = (scores - most).exp()
+            without_key = 0 if sinks is None else (sinks.double()[:, None] - most).exp()
+            out[row] = torch.einsum("hp,phd->hd", weights / (weights.sum(-1, keepdim=True) + without_key), values)
     return out
 
 
@@ -183,8 +186,9 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int
 
 
 def causal_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, query_starts: Tensor, context_lens: Tensor, state_ids: Tensor
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    activate: bool = True,
+) -> Tensor:  # fmt: skip
     """One channel at a time, by numpy's convolution of what came before and what comes."""
     out, w = torch.zeros_like(x), weight.shape[1]
     for i, block in enumerate(state_ids.tolist()):
@@ -194,7 +198,7 @@ def causal_conv(
             before = np.zeros(w - 1) if n == int(context_lens[i]) else state[block, c].double().numpy()
             taps = np.concatenate([before, x[rows, c].double().numpy()])
             total = np.convolve(taps, weight[c].double().numpy()[::-1], "valid") + (0.0 if bias is None else float(bias[c]))
-            out[rows, c] = torch.from_numpy(total / (1 + np.exp(-total))).to(x.dtype)
+            out[rows, c] = torch.from_numpy(total / (1 + np.exp(-total)) if activate else total).to(x.dtype)
             state[block, c] = torch.from_numpy(taps[n:]).float()
     return out
 
@@ -270,6 +274,10 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         causal_conv,
         delta_rule,
         state_scan,
+        naive_experts.route,
+        naive_experts.experts_gated(dense),
+        naive_experts.experts_down(dense),
+        naive_experts.add_gated,
         naive_sample.sample,
         naive_sample.penalize,
         naive_sample.logprobs,

@@ -11,7 +11,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf import bamba, gemma, llama, qwen3_5
+from engine.weights.hf import bamba, gemma, granite, lfm2, llama, mixtures, qwen3_5
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
@@ -21,12 +21,23 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3_5_text": qwen3_5.qwen3_5,
     "gemma3_text": gemma.gemma3,
     "bamba": bamba.bamba,
+    "mixtral": mixtures.mixtral,
+    "qwen2_moe": mixtures.qwen2_moe,
+    "qwen3_moe": mixtures.qwen3_moe,
+    "gpt_oss": mixtures.gpt_oss,
+    "glm4_moe": mixtures.glm4_moe,
+    "qwen3_next": qwen3_5.qwen3_next,
+    "qwen3_5_moe_text": qwen3_5.qwen3_5_moe,
+    "lfm2": lfm2.lfm2,
+    "lfm2_moe": lfm2.lfm2_moe,
+    "granitemoehybrid": granite.granitemoehybrid,
 }
 """By model_type."""
 
 TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "gemma3": ("gemma3_text", gemma.GEMMA3_TEXT),
     "qwen3_5": ("qwen3_5_text", qwen3_5.TEXT),
+    "qwen3_5_moe": ("qwen3_5_moe_text", qwen3_5.MOE_TEXT),
 }
 """Models that also see images -> the type of their text half, and what it has where its configuration is silent."""
 
