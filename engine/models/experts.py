@@ -16,7 +16,7 @@ from engine.models.operators import Operators
 from engine.models.parts import MLP, Linear, Matrix, Parameters, Vector, fused
 from engine.weights.config import ExpertsConfig, ModelConfig
 
-FeedForward = Callable[[Tensor], Tensor]
+
 
 
 class Stack(Matrix):

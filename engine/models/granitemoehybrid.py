@@ -5,46 +5,40 @@ Attention's heads are not turned in most models; what a layer adds to the residu
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from engine.models.decoder import Decoder
-from engine.models.experts import FeedForward, SparseMLP
+from engine.models.experts import SparseMLP
 from engine.models.operators import Operators
-from engine.models.parts import MLP, Angles, Attention, Block, Mixer, Norm, Parameters
+from engine.models.parts import MLP, Attention, Block, Norm, Parameters
 from engine.models.recurrent import Mamba2
-from engine.types import StepInputs
 from engine.weights.config import ModelConfig
 
 
-class ScaledMixer:
-    """What a mixer returns, by a factor."""
+class SharedMLP:
+    """An MLP alone, under the name that it has beside experts."""
 
-    def __init__(self, mixer: Mixer, factor: float) -> None:
-        self._mixer, self._factor = mixer, factor
-
-    def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: tuple) -> Tensor:
-        return self._mixer(x, angles, inputs, caches).mul_(self._factor)
-
-    def parameters(self, name: str) -> Parameters:
-        yield from self._mixer.parameters(name)
-
-
-class ScaledMLP:
-    """What an MLP or experts return, by a factor. An MLP alone has the name that it has beside experts."""
-
-    def __init__(self, mlp: FeedForward, factor: float) -> None:
-        self._mlp, self._factor = mlp, factor
+    def __init__(self, config: ModelConfig, ops: Operators) -> None:
+        self._mlp = MLP(config, ops)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._mlp(x).mul_(self._factor)
+        return self._mlp(x)
 
     def parameters(self, name: str) -> Parameters:
-        yield from self._mlp.parameters(name if isinstance(self._mlp, SparseMLP) else f"{name}.shared_expert")
+        yield from self._mlp.parameters(f"{name}.shared_expert")
 
 
 def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
+    """The residual stream is kept divided by the factor of what is added to it, so that no sum needs one: its norms see the same
+    when their epsilon is divided by the factor's square.
+    """
+    factor = config.residual_scale
+    divided = replace(config, embedding_scale=config.embedding_scale / factor)
+
     def norm() -> Norm:
-        return Norm(ops, config.hidden_size, config.rms_eps)
+        return Norm(ops, config.hidden_size, config.rms_eps / factor**2)
 
     def layer(i: int) -> Block:
         recurrent = config.recurrent
@@ -53,8 +47,6 @@ def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
         else:
             mixer = Attention(config, ops, i, bias=config.attention_bias, output_bias=config.attention_output_bias)
             name = "self_attn"
-        mlp = SparseMLP(config, ops) if config.experts else MLP(config, ops)
-        factor = config.residual_scale
-        return Block(ScaledMixer(mixer, factor), ScaledMLP(mlp, factor), norm, mixer_name=name)
+        return Block(mixer, SparseMLP(config, ops) if config.experts else SharedMLP(config, ops), norm, mixer_name=name)
 
-    return Decoder(config, ops, max_model_len, [layer(i) for i in range(config.n_layers)], norm())
+    return Decoder(divided, ops, max_model_len, [layer(i) for i in range(config.n_layers)], norm())

@@ -85,8 +85,8 @@ class PagedAttention : public Op {
                  window,
                  scale,
                  soft_cap,
-                 address<const float>(sinks),
-                 false} {
+                 false,
+                 address<const float>(sinks)} {
         const Cache& cache = shape_.cache;
         shape_.direct = cache.k.token == 1 && cache.v.dim == 1 && block_size % 16 == 0 && head_size % 16 == 0;
     }

@@ -23,8 +23,8 @@ struct AttentionShape {
     int64_t group;  // query heads of one KV head
     int64_t window;  // 0: none
     float scale, soft_cap;
-    const float* sinks = nullptr;  // [query heads]; null: none
     bool direct;  // K lies as [D][tokens], V as [tokens][D], 16 tokens at a time: read in place
+    const float* sinks = nullptr;  // [query heads]; null: none
 };
 
 // Rows of a tile are pairs (position, head of the group), positions first; row 0 is head 0 at the sequence's first query.
