@@ -64,7 +64,15 @@ def _run(fn: Callable[..., Any], case: Case, change: Callable[..., Any], how: Ca
 
 def _rounded(args: tuple[Any, ...], rounds: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
     """Arguments of a product, whose first one is x and whose weights are of one order: in this order x is rounded."""
-    x, order = args[0], next(weight.order for arg in args[1:] for weight in (arg if isinstance(arg, tuple) else (arg,)) if isinstance(weight, Weight))
+    x, order = (
+        args[0],
+        next(
+            weight.order
+            for arg in args[1:]
+            for weight in (arg if isinstance(arg, tuple) else (arg,))
+            if isinstance(weight, Weight)
+        ),
+    )
     if order is None:
         return rounds(x), *args[1:]
     return torch.empty_like(x).index_copy_(1, order.long(), rounds(x[:, order])), *args[1:]

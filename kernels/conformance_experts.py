@@ -29,9 +29,7 @@ def gated_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
     for i, (n, n_experts, n_used, width, size) in enumerate(_SIZES):
         for activation in ("clipped",) if i == 1 else ("silu", "clipped") if i == 2 else ("gelu_tanh",) if i == 3 else ("silu",):
 
-            def build(
-                g: torch.Generator, n=n, e=n_experts, k=n_used, f=width, h=size, activation=activation
-            ) -> tuple[Any, ...]:
+            def build(g: torch.Generator, n=n, e=n_experts, k=n_used, f=width, h=size, activation=activation) -> tuple[Any, ...]:
                 # Small enough for some to be within the limits.
                 x = (torch.randn(n, h, generator=g) / (16 if activation == "clipped" else 1)).to(spec.dtype)
                 gate, up = (random_weight(spec.qtype, e * f, h, g) for _ in range(2))

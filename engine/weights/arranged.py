@@ -247,9 +247,7 @@ def _stacked(stored: Checkpoint, common: str, by_expert: dict[int, str]) -> Arra
     return Arrangement(shape, tuple(Piece(by_expert[i], slice(None)) for i in range(n)))
 
 
-def _of_all(
-    stored: Checkpoint, name: str, prefix: str, projection: str, *, is_bias: bool
-) -> Iterator[tuple[str, Arrangement]]:
+def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_bias: bool) -> Iterator[tuple[str, Arrangement]]:
     """Of a tensor of all experts: [E, rows, in], or [E, in, rows] in families that have it so; of biases [E, rows]."""
     experts, shape = stored.config.experts, stored.shape(name)
     if len(shape) != 3 - is_bias or shape[0] != experts.n_experts:
@@ -294,4 +292,3 @@ def _n_rows(stored: Checkpoint, piece: Piece) -> int:
         n_columns = stored.shape(piece.stored)[-1]
         n = n * len(range(*piece.turned.indices(n_columns))) // n_columns
     return n
-

@@ -96,5 +96,8 @@ IMPLS = (
         for op, fn in (("experts_gated", experts_gated), ("experts_down", experts_down))
         for made in linear.products(op, fn, partial(fn, exact=True))
     ),
-    *(Impl(op, "cpp", fn, unsupported, (OpSpec(dtype=torch.float32),)) for op, fn in (("route", route), ("add_gated", add_gated))),
+    *(
+        Impl(op, "cpp", fn, unsupported, (OpSpec(dtype=torch.float32),))
+        for op, fn in (("route", route), ("add_gated", add_gated))
+    ),
 )

@@ -151,7 +151,6 @@ _PLAIN = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in _FLOATS)
 _EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in QTYPES)
 
 
-
 def products(op: str, fn: Callable[..., Any], exact: Callable[..., Any]) -> tuple[Impl, ...]:
     """The implementations of an operator on packed weights: one that quantises activations, and one that does not."""
     return (

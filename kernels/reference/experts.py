@@ -82,6 +82,6 @@ def _of_expert(x: Tensor, weight: Weight, bias: Tensor | None, expert: int, n_ex
 
 def _activated(gate: Tensor, up: Tensor, activation: str, alpha: float, limit: float) -> Tensor:
     if activation == "clipped":
-        gate, up = gate.float().clamp(max=limit), up.float().clamp(-limit, limit)
-        return gate * (gate * alpha).sigmoid() * (up + 1)
+        bounded, raised = gate.float().clamp(max=limit), up.float().clamp(-limit, limit) + 1
+        return (bounded * (bounded * alpha).sigmoid() * raised).to(gate.dtype)
     return {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}[activation](gate, up)
