@@ -12,6 +12,7 @@ _LONGROPE = {
     "partial_rotary_factor": 0.75,
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+_GROWING = {"beta_fast": 16.0, "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 
 DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "ministral": (
@@ -20,7 +21,7 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ministral3, queries grow": (
         "ministral3",
-        {"head_dim": 32, "rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
+        {"head_dim": 32, "rope_parameters": {**_YARN, **_GROWING}},
     ),
     "gemma2": ("gemma2", {"head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 9, "attn_logit_softcapping": 5.0}),
     "gemma2, no soft caps": (
