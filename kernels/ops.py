@@ -331,13 +331,34 @@ class RMSNormAdd(Protocol):
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
 
 
+class LayerNorm(Protocol):
+    """x [..., h], weight [h], bias [h] or None -> [..., h]: (x - mean) / sqrt(variance + eps) * weight + bias, over the last dim.
+
+    x may have heads, [n, H, h]; then the weight may too, [H, h], one for each head.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor: ...
+
+
+class Add(Protocol):
+    """x, y [n, h] -> x + y."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+
+class ScaleRows(Protocol):
+    """x [n, ...], factors float32 [positions in all], positions int64 [n] -> each row of x times the factor of its position."""
+
+    def __call__(self, x: Tensor, factors: Tensor, positions: Tensor) -> Tensor: ...
+
+
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
     q [n, H, D], k and v [n, Hkv, D], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
     [n_blocks, block_size, Hkv, D] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
-    stay. k's own memory may be reused.
+    stay, which are all of them where R is 0. k's own memory may be reused.
 
     Into floating-point types numbers are rounded to the nearest, ties to even, subnormal ones too; NaN stays NaN. Into float16
     and float8_e4m3fn, what is larger in magnitude than their largest number, 65504 or 448, infinities too, is written as that
@@ -468,6 +489,12 @@ class GatedActivation(Protocol):
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor: ...
 
 
+class Activation(Protocol):
+    """x [n, f] -> [n, f]: gelu_tanh: GELU's tanh form; relu_squared: max(x, 0)^2."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
 class CopyBlocks(Protocol):
     """Copy whole blocks, with their scales, inside one layer's caches, in place. Of the pairs (source, destination)
     sources may repeat; no block is both a source and a destination, none is a destination twice.
@@ -549,6 +576,9 @@ OPERATORS: dict[str, type] = {
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,
+    "layer_norm": LayerNorm,
+    "add": Add,
+    "scale_rows": ScaleRows,
     "rope_and_write_kv": RopeAndWriteKV,
     "paged_attention": PagedAttention,
     "causal_conv": CausalConv,
@@ -556,6 +586,8 @@ OPERATORS: dict[str, type] = {
     "state_scan": StateScan,
     "silu_mul": GatedActivation,
     "gelu_tanh_mul": GatedActivation,
+    "gelu_tanh": Activation,
+    "relu_squared": Activation,
     "copy_blocks": CopyBlocks,
     "sample": Sample,
     "penalize": Penalize,

@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 from engine.errors import ModelLoadError
-from engine.models import bamba, gemma3, granitemoehybrid, lfm2, llama, mistral, mixture, qwen2, qwen3, qwen3_5
+from engine.models import (
+    bamba,
+    cohere,
+    exaone4,
+    gemma3,
+    glm4,
+    granite,
+    granitemoehybrid,
+    lfm2,
+    llama,
+    mistral,
+    mixture,
+    nemotron,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_5,
+    starcoder2,
+)
 from engine.models.decoder import Decoder
 from engine.models.operators import Operators
 from engine.weights.config import ModelConfig
@@ -13,8 +32,20 @@ FAMILIES = {
     "qwen2": qwen2.build,
     "qwen3": qwen3.build,
     "qwen3_5": qwen3_5.build,
+    "gemma2": gemma3.build,
     "gemma3": gemma3.build,
     "mistral": mistral.build,
+    "phi3": phi3.build,
+    "olmo2": olmo2.build,
+    "smollm3": llama.build,
+    "granite": granite.build,
+    "starcoder2": starcoder2.build,
+    "cohere": cohere.build,
+    "cohere2": cohere.build,
+    "glm": glm4.build,
+    "glm4": glm4.build,
+    "exaone4": exaone4.build,
+    "nemotron": nemotron.build,
     "bamba": bamba.build,
     "mixtral": mixture.build,
     "qwen2_moe": mixture.build,

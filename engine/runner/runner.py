@@ -115,7 +115,7 @@ class ModelRunner:
     @property
     def kv_extras(self) -> dict[str, str | int]:
         """What the KV depends on besides tokens, to the last bit."""
-        dynamic = any(rope.scaling == "dynamic" for rope in self.model_config.distinct_ropes)
+        dynamic = any(rope.scaling in ("dynamic", "longrope") for rope in self.model_config.distinct_ropes)
         return {
             "weights": self.digest,
             "device": self.device.type,

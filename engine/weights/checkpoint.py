@@ -1,7 +1,7 @@
 """The interface of an opened checkpoint: a model's configuration and its tensors under Hugging Face's names.
 
-Tensors follow Hugging Face's convention whatever the file: q and k rows in half-split order, gemma's norm weights
-without the one that GGUF converters add.
+Tensors follow Hugging Face's convention whatever the file: q and k rows in half-split order (from open_checkpoint also those of
+families that turn neighbouring pairs), gemma's norm weights without the one that GGUF converters add.
 """
 
 from __future__ import annotations

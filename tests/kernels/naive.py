@@ -82,6 +82,22 @@ def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return rms_norm(total, weight, eps), total
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    wide = x.double()
+    spread = wide.var(-1, correction=0, keepdim=True)
+    normed = (wide - wide.mean(-1, keepdim=True)) / (spread + eps).sqrt() * weight.double()
+    return (normed + (0 if bias is None else bias.double())).to(x.dtype)
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() + y.double()).to(x.dtype)
+
+
+def scale_rows(x: Tensor, factors: Tensor, positions: Tensor) -> Tensor:
+    rows = [row.double() * factors[position].double() for row, position in zip(x, positions.tolist(), strict=True)]
+    return torch.stack(rows).to(x.dtype) if rows else x.clone()
+
+
 def rope_and_write_kv(
     q: Tensor,
     k: Tensor,
@@ -175,6 +191,14 @@ def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
     return _gated(gate, up, lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    return gelu_tanh_mul(x, torch.ones_like(x))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x.double() ** 2, 0.0).to(x.dtype)
+
+
 def _gated(gate: Tensor, up: Tensor, activation: Callable[[np.ndarray], np.ndarray]) -> Tensor:
     return torch.from_numpy(activation(gate.double().numpy()) * up.double().numpy()).to(gate.dtype)
 
@@ -266,10 +290,15 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         embedding,
         rms_norm,
         rms_norm_add,
+        layer_norm,
+        add,
+        scale_rows,
         rope_and_write_kv,
         paged_attention,
         silu_mul,
         gelu_tanh_mul,
+        gelu_tanh,
+        relu_squared,
         copy_blocks,
         causal_conv,
         delta_rule,

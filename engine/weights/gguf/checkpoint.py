@@ -32,7 +32,9 @@ class GGUFCheckpoint:
                 "Join the parts with `llama-gguf-split --merge`, or take a model in one file.",
             )
         shapes = {name: tensor.shape for name, tensor in self.file.tensors.items()}
-        self.config = from_gguf(self.metadata, shapes, self._rope_factors(), str(path))
+        short, long = (self._factors(f"rope_factors_{name}.weight") for name in ("short", "long"))
+        longrope = (short, long) if short is not None and long is not None else None
+        self.config = from_gguf(self.metadata, shapes, self._factors("rope_freqs.weight"), str(path), longrope)
         self._sources, unknown = map_names(list(shapes), self.config)
         if unknown:
             raise ModelLoadError(
@@ -95,10 +97,11 @@ class GGUFCheckpoint:
             raise no_such_tensor(self.path, name)
         return self._sources[name]
 
-    def _rope_factors(self) -> tuple[float, ...] | None:
-        tensor = self.file.tensors.get("rope_freqs.weight")
+    def _factors(self, name: str) -> tuple[float, ...] | None:
+        """Of the rotary frequencies."""
+        tensor = self.file.tensors.get(name)
         if tensor is None:
             return None
         if tensor.qtype != "F32" or len(tensor.shape) != 1:
-            raise ModelLoadError(f"{self.path}: rope_freqs.weight is not a vector of F32.", "Take another conversion.")
+            raise ModelLoadError(f"{self.path}: {name} is not a vector of F32.", "Take another conversion.")
         return tuple(self.file.data(tensor.name).tolist())

@@ -16,6 +16,7 @@ from engine.weights.config import ModelConfig
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
+    "output_norm.bias": "model.norm.bias",
     "output.weight": "lm_head.weight",
 }
 _LAYER = {
@@ -36,8 +37,18 @@ _POST_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_BEHIND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+"""Norms after attention and MLP, where there are none before them."""
+_GLM4 = {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+}
 _IN_LAYER = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(\w+)\.(weight|bias)")
-_UNUSED = re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd\.weight")
+_UNUSED = re.compile(r"rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.attn_rot_embd\.weight")
 """Rotary frequencies: read with the configuration, or computed."""
 
 
@@ -72,6 +83,18 @@ NAMES: dict[str, Names] = {
     "llama": Names(permuted=True),
     "qwen2": Names(),
     "qwen3": Names(),
+    "mistral": Names(permuted=True),
+    "smollm3": Names(permuted=True),
+    "granite": Names(permuted=True),
+    "phi3": Names(_LAYER | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}),
+    "olmo2": Names(_LAYER | _BEHIND),
+    "exaone4": Names(_LAYER | _BEHIND),
+    "cohere": Names(),
+    "cohere2": Names(),
+    "glm4": Names(_LAYER | _GLM4),
+    "starcoder2": Names(_LAYER | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
+    "nemotron": Names(undo={r".*norm\.weight": _minus_one}),
+    "gemma2": Names(_LAYER | _POST_NORMS, undo={r".*norm\.weight": _minus_one}),
     "gemma3": Names(_LAYER | _POST_NORMS, undo={r".*norm\.weight": _minus_one}),
 }
 """By family."""

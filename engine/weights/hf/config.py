@@ -11,15 +11,43 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf import bamba, gemma, granite, lfm2, llama, mixtures, qwen3_5
+from engine.weights.hf import (
+    bamba,
+    cohere,
+    gemma,
+    glm,
+    granite_hybrid,
+    lfm2,
+    llama,
+    mixtures,
+    olmo,
+    phi3,
+    qwen3_5,
+    ungated,
+)
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
     "mistral": llama.mistral,
+    "ministral": llama.ministral,
+    "ministral3": llama.ministral3,
     "qwen2": llama.qwen2,
     "qwen3": llama.qwen3,
     "qwen3_5_text": qwen3_5.qwen3_5,
+    "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
+    "phi3": phi3.phi3,
+    "olmo2": olmo.olmo2,
+    "olmo3": olmo.olmo3,
+    "exaone4": olmo.exaone4,
+    "smollm3": llama.smollm3,
+    "granite": llama.granite,
+    "starcoder2": ungated.starcoder2,
+    "nemotron": ungated.nemotron,
+    "cohere": cohere.cohere,
+    "cohere2": cohere.cohere2,
+    "glm": glm.glm,
+    "glm4": glm.glm4,
     "bamba": bamba.bamba,
     "mixtral": mixtures.mixtral,
     "qwen2_moe": mixtures.qwen2_moe,
@@ -30,7 +58,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3_5_moe_text": qwen3_5.qwen3_5_moe,
     "lfm2": lfm2.lfm2,
     "lfm2_moe": lfm2.lfm2_moe,
-    "granitemoehybrid": granite.granitemoehybrid,
+    "granitemoehybrid": granite_hybrid.granitemoehybrid,
 }
 """By model_type."""
 

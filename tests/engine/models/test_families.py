@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
 from tests.engine.models import tiny
+from tests.engine.models.dense import DENSE
 from tests.engine.runner.feeding import logits_of
 
 PROMPTS = [random.Random(n).choices(range(99), k=n) for n in (64, 1, 16, 37, 5)]
@@ -70,6 +71,7 @@ MODELS = {
     ),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": 6}),
+    **DENSE,
 }
 
 
