@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 _ONE = re.compile(r"(.*\.experts)\.(0|[1-9]\d{0,4})\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
 _ALL = re.compile(r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(?:\.weight|([._]bias))?")
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
+_CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")
+_VECTORS = ("e_score_correction_bias", ".A_log", ".D", "mamba.norm.weight")
 _ANOTHER = "Take another conversion of the model."
 
 
@@ -86,6 +88,8 @@ class ArrangedCheckpoint:
     def weight(self, name: str) -> Weight:
         made = self._of(name)
         if (whole := self._whole(made)) is not None:
+            if len(self.stored.shape(whole)) == 1:
+                return Weight("F32", (1, made.shape[1]), self.stored.vector(whole)[None])
             return self.stored.weight(whole)
         return self._joined(name, made)
 
@@ -122,9 +126,9 @@ class ArrangedCheckpoint:
 
     def _values(self, stored: str) -> Tensor:
         """Of a stored tensor of any shape, in one row."""
-        if len(self.stored.shape(stored)) > 1:
-            return dequant.dense(self.stored.weight(stored)).flatten()
-        return self.stored.vector(stored)
+        if len(self.stored.shape(stored)) == 1 or self.kind == "gguf":
+            return self.stored.vector(stored).flatten()
+        return dequant.dense(self.stored.weight(stored)).flatten()
 
     def _joined(self, name: str, made: Arrangement) -> Weight:
         """The pieces copied into memory of their own, one after the other; what was read of the file is given back."""
@@ -207,11 +211,14 @@ def _split(common: str, config: ModelConfig) -> Split | None:
 
 
 def _unchanged(stored: Checkpoint, name: str) -> Arrangement:
+    """But for dims of 1, which some files have and others have not, and vectors that files have as matrices."""
     shape = stored.shape(name)
-    if name.endswith(("conv1d.weight", "conv.conv.weight")) and len(shape) == 2:
-        shape = (shape[0], 1, shape[1])  # GGUF leaves out the dim of one
-    elif len(shape) == 2 and shape[0] == 1 and name.endswith("bias"):
-        shape = shape[1:]
+    if name.endswith(_CONVOLUTIONS) and len(shape) == 2:
+        shape = (shape[0], 1, shape[1])
+    elif name.endswith("shared_expert_gate.weight") and len(shape) == 1:
+        shape = (1, *shape)
+    elif name.endswith(_VECTORS) and len(shape) == 2:
+        shape = (shape[0] * shape[1],)
     return Arrangement(shape, (Piece(name, slice(None)),))
 
 
@@ -237,7 +244,7 @@ def _stacked(stored: Checkpoint, common: str, by_expert: dict[int, str]) -> Arra
     if sorted(by_expert) != list(range(n)):
         missing = next((i for i in range(n) if i not in by_expert), n)
         raise ModelLoadError(
-            f"{stored.path}: {common} has {len(by_expert)} experts instead of {n}; the first that is missing or too many is {missing}.",
+            f"{stored.path}: {common} has {len(by_expert)} experts instead of {n}; number {missing} is missing or too many.",
             "The checkpoint is incomplete; download it again.",
         )
     shapes = [stored.shape(by_expert[i]) for i in range(n)]

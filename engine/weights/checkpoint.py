@@ -50,7 +50,7 @@ class Checkpoint(Protocol):
         ...
 
     def vector(self, name: str) -> Tensor:
-        """A tensor of one dim, or of more than two, as float32."""
+        """A tensor of one dim, or of more than two, as float32; of two from GGUF files, whose converters leave out dims of 1."""
         ...
 
     def is_stored(self, name: str, data: Tensor) -> bool:

@@ -67,7 +67,7 @@ class GGUFCheckpoint:
 
     def vector(self, name: str) -> Tensor:
         source, tensor = self._source(name), self.file.tensors[self._source(name).gguf_name]
-        require_rank(self, name, 1)
+        require_rank(self, name, 1, 2)
         data = self.file.data(tensor.name)
         values = dequantize(tensor.qtype, data) if tensor.qtype in BLOCKS else data.float()
         values = self._restore(values, source)

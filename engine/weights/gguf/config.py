@@ -9,12 +9,13 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig, RopeConfig
 from engine.weights.fields import Fields
+from engine.weights.gguf import experts
 from engine.weights.gguf.plain import Described, pattern_windows, plain
 
 
 def llama(fields: Fields, file: Described) -> ModelConfig:
     """Mistral's models too are "llama" in GGUF."""
-    return plain(fields, file, "llama")
+    return experts.mixtral(fields, file) if fields.get("expert_count", 0) else plain(fields, file, "llama")
 
 
 def mistral3(fields: Fields, file: Described) -> ModelConfig:
@@ -148,6 +149,16 @@ READERS: dict[str, Callable[[Fields, Described], ModelConfig]] = {
     "nemotron": nemotron,
     "gemma2": gemma2,
     "gemma3": gemma3,
+    "qwen2moe": experts.qwen2moe,
+    "qwen3moe": experts.qwen3moe,
+    "qwen3next": experts.qwen3next,
+    "qwen35": experts.qwen35,
+    "qwen35moe": experts.qwen35,
+    "gpt-oss": experts.gpt_oss,
+    "glm4moe": experts.glm4moe,
+    "lfm2": experts.lfm2,
+    "lfm2moe": experts.lfm2,
+    "granitehybrid": experts.granitehybrid,
 }
 """By general.architecture."""
 

@@ -79,14 +79,14 @@ def plain(
 def same_everywhere(fields: Fields, name: str, default: int | None = None) -> int:
     """A number that some architectures give per layer; the ones served here have the same in all layers."""
     value = fields.get(name, None)
-    if _is_array(value) and len(value):
+    if is_array(value) and len(value):
         if any(item != value[0] for item in value):
             raise fields.bad(name, "differs from layer to layer", "Models with layers of different sizes are not supported.")
         return Fields({name: value[0]}, fields.source).integer(name)
     return fields.integer(name) if default is None else fields.integer(name, default)
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
     return isinstance(value, (list, memoryview))
 
 
@@ -144,9 +144,9 @@ def pattern_windows(fields: Fields, n_layers: int, period: int, **default: int) 
     """
     window = fields.integer("attention.sliding_window", **default)
     pattern = fields.get("attention.sliding_window_pattern", period)
-    if _is_array(pattern) and len(pattern) == n_layers:
+    if is_array(pattern) and len(pattern) == n_layers:
         return tuple(window if sliding else 0 for sliding in pattern)
-    if _is_array(pattern):
+    if is_array(pattern):
         raise fields.bad("attention.sliding_window_pattern", f"has {len(pattern)} flags for {n_layers} layers")
     period = fields.integer("attention.sliding_window_pattern", period)
     return tuple(window if (i + 1) % period else 0 for i in range(n_layers))
