@@ -89,7 +89,7 @@ def qwen3moe(fields: Fields, file: Described) -> ModelConfig:
 
 
 def gpt_oss(fields: Fields, file: Described) -> ModelConfig:
-    """The file does not say that yarn's borders are not rounded, nor the limits of the activation: they are those of all gpt-oss."""
+    """What files do not say, borders of yarn that are not rounded and limits of the activation, is as in all gpt-oss."""
     config = plain(settled(fields), file, "gpt_oss", theta=150_000.0)
     rope = config.ropes[0]
     if rope.scaling == "yarn":
