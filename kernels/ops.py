@@ -46,6 +46,13 @@ BLOCKS: dict[str, tuple[int, int]] = {
     "MXFP4": (32, 17),
     "TQ1_0": (256, 54),
     "TQ2_0": (256, 66),
+    "IQ2_XXS": (256, 66),
+    "IQ2_XS": (256, 74),
+    "IQ2_S": (256, 82),
+    "IQ3_XXS": (256, 98),
+    "IQ3_S": (256, 110),
+    "IQ1_S": (256, 50),
+    "IQ1_M": (256, 56),
 }
 """Quantised weight types: (values per block, bytes per block). Layouts as in ggml-common.h of llama.cpp."""
 

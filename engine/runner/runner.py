@@ -17,6 +17,7 @@ from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, KVStorage, StateStorage, Storage
 from engine.models import registry
 from engine.models.operators import Operators
+from engine.quant import on_load
 from engine.runner import memory, threads
 from engine.runner.graphs import RecordedStep, Unrecordable
 from engine.runner.inputs import StepBuffers
@@ -49,13 +50,13 @@ class ModelRunner:
         ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
         """
         self._config = config
+        checkpoint = on_load.opened(checkpoint, config)
         self.model_config = model = checkpoint.config
         self.device = device_of(config)
         self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
         self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
-        dense = config.quantization == "none"
-        self.weights_bytes = self.n_params * self.dtype.itemsize if dense else checkpoint.n_bytes
+        self.weights_bytes = on_load.weights_bytes(checkpoint, "none" if config.quantization == "none" else "auto", self.dtype)
         self.digest = checkpoint.digest
         self.budget = memory.fit(
             config,

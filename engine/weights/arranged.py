@@ -85,6 +85,15 @@ class ArrangedCheckpoint:
             for piece in self._of(name).pieces
         )
 
+    def weight_bytes(self, name: str) -> int:
+        return sum(
+            self.stored.weight_bytes(piece.stored) * _n_rows(self.stored, piece) // _all_rows(self.stored, piece.stored)
+            for piece in self._of(name).pieces
+        )
+
+    def qtype(self, name: str) -> str:
+        return self.stored.qtype(self._of(name).pieces[0].stored)
+
     def weight(self, name: str) -> Weight:
         made = self._of(name)
         if (whole := self._whole(made)) is not None:

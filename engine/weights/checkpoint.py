@@ -42,6 +42,14 @@ class Checkpoint(Protocol):
 
     def stored_bytes(self, name: str) -> int: ...
 
+    def weight_bytes(self, name: str) -> int:
+        """Of what `weight` gives, at most; as much as the file takes where it gives a view on it."""
+        ...
+
+    def qtype(self, name: str) -> str:
+        """Of what `weight` gives, known without reading it."""
+        ...
+
     def weight(self, name: str) -> Weight:
         """A 2-D tensor as stored, quantised or dense; a view on the mapped file where no row had to move.
 

@@ -70,8 +70,8 @@ def fill(
 ) -> None:
     """Fill every slot of the model once; every tensor of the checkpoint must be used, but for a tied output matrix.
 
-    quantization "auto" gives slots the matrices as the file has them, on a CPU as views on the mapped file; "none" makes
-    them dense in `dtype`. The disk reads ahead of the slot being filled, and pages of the file that a slot does not keep
+    quantization "none" makes matrices dense in `dtype`; any other gives slots what the checkpoint gives, on a CPU as views on
+    the mapped file where it can. The disk reads ahead of the slot being filled, and pages of the file that a slot does not keep
     are given back, so that a file and what was made of it are never in memory both. progress is called with (bytes done,
     bytes in all), the last time with both equal. Raises ModelLoadError, naming the tensors, when names or shapes of model
     and checkpoint do not agree.

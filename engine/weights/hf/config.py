@@ -80,11 +80,6 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
         raise ModelLoadError(
             f"{source}: models of type {model_type} are not supported.", f"Supported: {', '.join((*READERS, *TEXT_HALVES))}."
         )
-    if fields.get("quantization_config", None):
-        raise ModelLoadError(
-            f"{source}: this checkpoint is quantised ({fields.section('quantization_config').get('quant_method', 'unknown')}).",
-            "Take the model in float16 or bfloat16, or as a GGUF file.",
-        )
     return READERS[model_type](fields)
 
 

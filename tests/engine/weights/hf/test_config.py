@@ -197,7 +197,6 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
         ({"partial_rotary_factor": 0.2}, "cannot rotate in pairs"),
         ({"hidden_size": 2}, "head_dim is missing and would be 0"),
         ({"tie_word_embeddings": "yes"}, "expected true or false"),
-        ({"quantization_config": {"quant_method": "awq"}}, r"quantised \(awq\)"),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention"]}, "list of 7"),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["ring"] * 7}, "list of 7"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "causal"),
