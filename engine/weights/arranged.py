@@ -142,9 +142,11 @@ class ArrangedCheckpoint:
     def _joined(self, name: str, made: Arrangement) -> Weight:
         """The pieces copied into memory of their own, one after the other; what was read of the file is given back."""
         joined: Weight | None = None
-        end = 0
+        end, of_stored, weight = 0, "", None
         for piece in made.pieces:
-            part = self._part(piece)
+            if piece.stored != of_stored:  # one that is unpacked is so once for all pieces of it
+                of_stored, weight = piece.stored, self.stored.weight(piece.stored)
+            part = self._part(piece, weight)
             if joined is None:
                 joined = part.map(lambda tensor: tensor.new_empty(made.shape[0], *tensor.shape[1:]))
             self._check_alike(name, joined, part)
@@ -156,8 +158,7 @@ class ArrangedCheckpoint:
                 self.stored.give_back(piece.stored)
         return joined
 
-    def _part(self, piece: Piece) -> Weight:
-        weight = self.stored.weight(piece.stored)
+    def _part(self, piece: Piece, weight: Weight) -> Weight:
         if piece.turned is None:
             return weight.map(lambda tensor: tensor[piece.rows])
         if weight.qtype not in DENSE:
@@ -266,12 +267,15 @@ def _stacked(stored: Checkpoint, common: str, by_expert: dict[int, str]) -> Arra
 def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_bias: bool) -> Iterator[tuple[str, Arrangement]]:
     """Of a tensor of all experts: [E, rows, in], or [E, in, rows] in families that have it so; of biases [E, rows]."""
     experts, shape = stored.config.experts, stored.shape(name)
+    if not is_bias and len(shape) == 2 and shape[0] % experts.n_experts == 0:  # quantised ones are served so
+        shape, turned = (experts.n_experts, shape[0] // experts.n_experts, shape[1]), False
+    else:
+        turned = experts.stored_turned and stored.kind == "safetensors" and not is_bias
     if len(shape) != 3 - is_bias or shape[0] != experts.n_experts:
         raise ModelLoadError(
             f"{stored.path}: {name} has the shape {list(shape)} instead of one matrix for each of {experts.n_experts} experts.",
             "The checkpoint is damaged or of a variant that Pagewell does not know.",
         )
-    turned = experts.stored_turned and stored.kind == "safetensors" and not is_bias
     n, (n_rows, n_in) = shape[0], (shape[1], 1) if is_bias else (shape[2], shape[1]) if turned else shape[1:]
     suffix = "bias" if is_bias else "weight"
     cuts = {projection: slice(0, n_rows)}
