@@ -84,4 +84,21 @@ def add_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
         yield f"{n} x {h}{', gated' if gated else ''}", build
 
 
-CASES = {"experts_gated": gated_cases, "experts_down": down_cases, "route": route_cases, "add_gated": add_cases}
+def product_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
+    for n, f in ((0, 8), (1, 64), (5, 33)):
+
+        def build(g: torch.Generator, n=n, f=f) -> tuple[Any, ...]:
+            x, y = (torch.randn(n, 3 * f, generator=g) * 5).to(spec.dtype)[:, f:].split(f, 1)
+            return x, y
+
+        yield f"{n} x {f}", build
+
+
+CASES = {
+    "mul": product_cases,
+    "sigmoid_mul": product_cases,
+    "experts_gated": gated_cases,
+    "experts_down": down_cases,
+    "route": route_cases,
+    "add_gated": add_cases,
+}

@@ -317,6 +317,12 @@ class AddGated(Protocol):
     def __call__(self, x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor: ...
 
 
+class Product(Protocol):
+    """x and y [n, f] -> [n, f]. mul: x * y; sigmoid_mul: x * sigmoid(y)."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -444,8 +450,8 @@ class CausalConv(Protocol):
 class DeltaRule(Protocol):
     """The gated delta rule (arXiv:2412.06464), token by token; [n, H, V].
 
-    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, each divided
-    by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
+    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, or of h % Hk if
+    `tiled`, each divided by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
     S' = exp(-exp(log_rate) softplus(a + bias)) S, then S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in
     CausalConv.
     """
@@ -463,6 +469,7 @@ class DeltaRule(Protocol):
         query_starts: Tensor,
         context_lens: Tensor,
         state_ids: Tensor,
+        tiled: bool = False,
     ) -> Tensor: ...
 
 
@@ -580,6 +587,8 @@ OPERATORS: dict[str, type] = {
     "experts_gated": ExpertsGated,
     "experts_down": ExpertsDown,
     "add_gated": AddGated,
+    "mul": Product,
+    "sigmoid_mul": Product,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,

@@ -195,9 +195,6 @@ class MLP:
 class Attention:
     """Grouped-query attention over the paged cache, with rotary positions, and the window of its layer if it has one."""
 
-    q_parts = 1
-    """Vectors that the q matrix has for each head."""
-
     def __init__(
         self,
         config: ModelConfig,
@@ -215,7 +212,7 @@ class Attention:
         turned, row_norm, of a size, that of all heads together. query_factors, float32 [positions]: of each query after that.
         """
         size, q_size, kv_size = config.hidden_size, config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-        sizes = self.q_parts * q_size, kv_size, kv_size
+        sizes = q_size, kv_size, kv_size
         if joined:
             self._qkv = Joined(ops, size, *sizes, bias=bias)
             self._inputs = {"qkv": self._qkv.whole}
@@ -245,7 +242,7 @@ class Attention:
         return self.o(self.attend(*self.project(x), angles, inputs, caches).flatten(1))
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """[n, h] -> q [n, q_parts * H, D], k and v [n, Hkv, D]"""
+        """[n, h] -> q [n, H, D], k and v [n, Hkv, D]"""
         q, k, v = self._qkv(x)
         if self._norms_rows:
             q, k = self.q_norm(q), self.k_norm(k)

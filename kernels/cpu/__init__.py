@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, experts, linear, rows, sample
+from kernels.cpu import attention, cache, experts, linear, recurrent, rows, sample
 
 IMPLS = (
     *attention.IMPLS,
@@ -10,5 +10,6 @@ IMPLS = (
     *rows.IMPLS,
     *linear.IMPLS,
     *experts.IMPLS,
+    *recurrent.IMPLS,
     *sample.IMPLS,
 )

@@ -8,7 +8,7 @@ from kernels.ops import QTYPES, Impl, OpSpec
 from kernels.reference.activation import gelu_tanh, gelu_tanh_mul, relu_squared, silu_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
-from kernels.reference.experts import add_gated, experts_down, experts_gated, route
+from kernels.reference.experts import add_gated, experts_down, experts_gated, mul, route, sigmoid_mul
 from kernels.reference.linear import embedding, gated_linear, quant_linear, quant_linears
 from kernels.reference.norm import layer_norm, rms_norm, rms_norm_add
 from kernels.reference.recurrent import causal_conv, delta_rule, state_scan
@@ -52,6 +52,8 @@ IMPLS = tuple(
         ("experts_gated", experts_gated, _MATRICES),
         ("experts_down", experts_down, _MATRICES),
         ("add_gated", add_gated, _PLAIN),
+        ("mul", mul, _PLAIN),
+        ("sigmoid_mul", sigmoid_mul, _PLAIN),
         ("embedding", embedding, _MATRICES),
         ("rms_norm", rms_norm, _PLAIN),
         ("rms_norm_add", rms_norm_add, _PLAIN),

@@ -60,6 +60,14 @@ def add_gated(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     return (x.float() + (y.float() if gate is None else y.float() * gate.float().sigmoid())).to(x.dtype)
 
 
+def mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.float() * y.float()).to(x.dtype)
+
+
+def sigmoid_mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.float() * y.float().sigmoid()).to(x.dtype)
+
+
 def _in_order(x: Tensor, dim: int = -1) -> Tensor:
     """The sum along a dim, which is kept, from its first element to its last."""
     first, *rest = x.split(1, dim)

@@ -229,7 +229,7 @@ def causal_conv(
 
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_rates: Tensor, bias: Tensor, state: Tensor,
-    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor, tiled: bool = False,
 ) -> Tensor:  # fmt: skip
     """As the product of matrices (I - beta k k^T) that the rule is, head by head."""
 
@@ -246,7 +246,7 @@ def delta_rule(
     def read(now: Tensor, row: int, h: int, g: int) -> Tensor:
         return unit(q[row, g]) / math.sqrt(q.shape[2]) @ now
 
-    return _scan(v, state, q.shape[1], forget, read, query_starts, context_lens, state_ids)
+    return _scan(v, state, q.shape[1], forget, read, query_starts, context_lens, state_ids, tiled)
 
 
 def state_scan(
@@ -265,7 +265,7 @@ def state_scan(
 
 def _scan(
     values: Tensor, state: Tensor, n_groups: int, forget: Callable[..., Tensor], read: Callable[..., Tensor],
-    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor, tiled: bool = False,
 ) -> Tensor:  # fmt: skip
     out, n_heads = torch.zeros_like(values), values.shape[1]
     for i, block in enumerate(state_ids.tolist()):
@@ -274,9 +274,10 @@ def _scan(
             now = state[block, h].double()
             if last - first == int(context_lens[i]):
                 now = torch.zeros_like(now)
+            group = h % n_groups if tiled else h * n_groups // n_heads
             for row in range(first, last):
-                now = forget(now, row, h, h * n_groups // n_heads)
-                out[row, h] = read(now, row, h, h * n_groups // n_heads).to(values.dtype)
+                now = forget(now, row, h, group)
+                out[row, h] = read(now, row, h, group).to(values.dtype)
             state[block, h] = now.float()
     return out
 
@@ -307,6 +308,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         naive_experts.experts_gated(dense),
         naive_experts.experts_down(dense),
         naive_experts.add_gated,
+        naive_experts.mul,
+        naive_experts.sigmoid_mul,
         naive_sample.sample,
         naive_sample.penalize,
         naive_sample.logprobs,

@@ -84,3 +84,11 @@ def experts_down(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
 def add_gated(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     factor = 1 if gate is None else 1 / (1 + (-gate.double()).exp())
     return (x.double() + y.double() * factor).to(x.dtype)
+
+
+def mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() * y.double()).to(x.dtype)
+
+
+def sigmoid_mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() / (1 + (-y.double()).exp())).to(x.dtype)
