@@ -450,10 +450,10 @@ class CausalConv(Protocol):
 class DeltaRule(Protocol):
     """The gated delta rule (arXiv:2412.06464), token by token; [n, H, V].
 
-    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, or of h % Hk if
-    `tiled`, each divided by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
-    S' = exp(-exp(log_rate) softplus(a + bias)) S, then S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in
-    CausalConv.
+    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, or of
+    h % Hk if `tiled`, each divided by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32
+    [n_blocks, H, K, V] S, in place, becomes S' = exp(-exp(log_rate) softplus(a + bias)) S, then
+    S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in CausalConv.
     """
 
     def __call__(

@@ -176,7 +176,7 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": "mixtral"}, "type mixtral are not supported"),
+        ({"model_type": "rwkv"}, "type rwkv are not supported"),
         ({"model_type": None}, "model_type is missing"),
         ({"hidden_size": "64"}, "hidden_size is '64'"),
         ({"hidden_size": -1}, "hidden_size is -1"),
