@@ -27,8 +27,8 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
 _FILE_DTYPES = {"F32": 4, "F16": 2, "BF16": 2}
-_UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector)\..*")
-"""Computed from the configuration, or the image half of a gemma3 that also sees."""
+_UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector|visual)\..*")
+"""Computed from the configuration, or the image half of a model that also sees."""
 _PREFIXES = (
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
