@@ -27,7 +27,8 @@ ARCHITECTURES = {
 """By model_type."""
 
 
-def to_gguf(model: PreTrainedModel, path: Path) -> None:
+def to_gguf(model: PreTrainedModel, path: Path, qtype: gguf.GGMLQuantizationType | None = None) -> None:
+    """qtype: of matrices."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -35,7 +36,10 @@ def to_gguf(model: PreTrainedModel, path: Path) -> None:
     known = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     for name, values in _tensors(model):
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")) or name, values.contiguous().numpy())
+        data, raw = values.contiguous().numpy(), None
+        if qtype is not None and data.ndim == 2:
+            data, raw = gguf.quants.quantize(data, qtype), qtype
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")) or name, data, raw_dtype=raw)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
