@@ -28,6 +28,11 @@ KINDS = {
     "glm4": [_ALL],
     "exaone4": [_ALL, _WINDOWED.format(9)],
     "nemotron": [_ALL],
+    "gemma": [_ALL],
+    "seed_oss": [_ALL],
+    "ernie4_5": [_ALL],
+    "arcee": [_ALL],
+    "stablelm": [_ALL],
 }
 """Name in DENSE -> the KV groups that it has."""
 

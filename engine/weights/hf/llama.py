@@ -1,4 +1,4 @@
-"""Llama and the families that differ from it in a few fields: mistral, qwen2, qwen3, smollm3, granite."""
+"""Llama and the families that differ from it in a few fields: mistral, qwen2, qwen3, smollm3, granite, seed_oss, ernie4_5."""
 
 from __future__ import annotations
 
@@ -87,6 +87,21 @@ def granite(fields: Fields) -> ModelConfig:
         mlp_bias=fields.flag("mlp_bias", False),
         **biases(fields),
     )
+
+
+def seed_oss(fields: Fields) -> ModelConfig:
+    return replace(
+        plain(fields, "seed_oss", n_kv_heads=8, head_dim=128),
+        attention_bias=fields.flag("attention_bias", True),
+        attention_output_bias=fields.flag("attention_out_bias", False),
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def ernie4_5(fields: Fields) -> ModelConfig:
+    config = plain(fields, "ernie4_5", n_kv_heads=2, head_dim=128, rms_eps=1e-5, tie=True, theta=500_000.0)
+    biased = fields.flag("use_bias", False)
+    return replace(config, attention_bias=biased, attention_output_bias=biased, mlp_bias=biased)
 
 
 def _qwen_windows(fields: Fields, n_layers: int) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 What the values and the metadata become is what the classes of llama.cpp's convert_hf_to_gguf.py make of them, which the package
 does not contain: LlamaModel with permute and generate_extra_tensors, Gemma2Model, Phi3MiniModel, SmolLM3Model, GraniteModel,
-Mistral3Model, Olmo2Model, Exaone4Model, CommandR2Model, Cohere2Model, Glm4Model, StarCoder2Model, NemotronModel.
+Mistral3Model, Olmo2Model, Exaone4Model, CommandR2Model, Cohere2Model, Glm4Model, StarCoder2Model, NemotronModel, GemmaModel, SeedOssModel,
+Ernie4_5Model, ArceeModel, StableLMModel.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-_PERMUTED = {"llama", "mistral", "ministral3", "smollm3", "granite"}
-_PLUS_ONE = {"gemma2", "gemma3_text", "nemotron"}
+_PERMUTED = {"llama", "mistral", "ministral3", "smollm3", "granite", "arcee"}
+_PLUS_ONE = {"gemma", "gemma2", "gemma3_text", "nemotron"}
 ARCHITECTURES = {
     **{name: name for name in ("llama", "qwen2", "qwen3", "gemma2", "phi3", "olmo2", "smollm3", "granite", "starcoder2")},
-    **{name: name for name in ("cohere2", "glm4", "exaone4", "nemotron")},
+    **{name: name for name in ("cohere2", "glm4", "exaone4", "nemotron", "gemma", "seed_oss", "ernie4_5", "arcee")},
+    "stablelm": "stablelm",
     **{"mistral": "llama", "ministral3": "mistral3", "gemma3_text": "gemma3", "olmo3": "olmo2", "cohere": "command-r"},
 }
 """By model_type."""

@@ -57,5 +57,10 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4": ("glm4", {"head_dim": 16, "attention_bias": False}),
     "exaone4": ("exaone4", {"num_hidden_layers": 5, "sliding_window": 9}),
     "exaone4, no windows": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "gemma": ("gemma", {"head_dim": 32}),
+    "seed_oss": ("seed_oss", {"head_dim": 32, "mlp_bias": True}),
+    "ernie4_5": ("ernie4_5", {"head_dim": 32, "use_bias": True}),
+    "arcee": ("arcee", {"attention_bias": True}),
+    "stablelm": ("stablelm", {"use_qkv_bias": True, "partial_rotary_factor": 0.25}),
     "nemotron": ("nemotron", {"attention_bias": True, "mlp_bias": True}),
 }
