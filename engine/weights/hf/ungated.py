@@ -47,8 +47,7 @@ def arcee(fields: Fields) -> ModelConfig:
 def stablelm(fields: Fields) -> ModelConfig:
     for name in ("qk_layernorm", "use_parallel_residual"):
         if fields.flag(name, False):
-            raise fields.bad(
-                name, "is true, which of Stable LM models is not supported", "Take Stable LM 2 1.6B or another model."
-            )
+            what = "is true, which of Stable LM models is not supported"
+            raise fields.bad(name, what, "Take Stable LM 2 1.6B or another model.")
     config = plain(fields, "stablelm", n_kv_heads=32, rms_eps=1e-5, eps_name="layer_norm_eps", turned=0.25)
     return replace(config, attention_bias=fields.flag("use_qkv_bias", False))

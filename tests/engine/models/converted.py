@@ -1,9 +1,7 @@
 """GGUF files of tiny models, by the gguf package's own writer and tensor names.
 
 What the values and the metadata become is what the classes of llama.cpp's convert_hf_to_gguf.py make of them, which the package
-does not contain: LlamaModel with permute and generate_extra_tensors, Gemma2Model, Phi3MiniModel, SmolLM3Model, GraniteModel,
-Mistral3Model, Olmo2Model, Exaone4Model, CommandR2Model, Cohere2Model, Glm4Model, StarCoder2Model, NemotronModel, GemmaModel, SeedOssModel,
-Ernie4_5Model, ArceeModel, StableLMModel.
+does not contain: LlamaModel (permute, generate_extra_tensors) and, named after the models, one for each of the others.
 """
 
 from __future__ import annotations
