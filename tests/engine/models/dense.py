@@ -42,11 +42,14 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("smollm3", {"num_hidden_layers": 5}),
     "smollm3, listed layers, windows": (
         "smollm3",
-        {"no_rope_layers": [0, 1, 1], "use_sliding_window": True, "sliding_window": 7, "attention_bias": True},
+        {"no_rope_layers": [0, 1, 1], "use_sliding_window": True, "sliding_window": 7},
     ),
     "granite": (
         "granite",
-        {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3, "logits_scaling": 8.0},
+        {
+            **{"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3, "logits_scaling": 8.0},
+            "rms_norm_eps": 0.1,
+        },
     ),
     "starcoder2": ("starcoder2", {"sliding_window": 11}),
     "starcoder2, no biases": ("starcoder2", {"use_bias": False, "tie_word_embeddings": False}),

@@ -28,6 +28,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "qwen2_vl": ("qwen2_vl", _MROPE, {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 4}, {}),
     "qwen2_5_vl, tied": ("qwen2_5_vl", _MROPE, {**_EYES, "fullatt_block_indexes": [0]}, {"tie_word_embeddings": True}),
     "qwen3_vl": ("qwen3_vl", {"head_dim": 16}, {**_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}, {}),
+    "gemma3": (
+        "gemma3",
+        {"head_dim": 16, "sliding_window": 9},
+        {**_PIXTRAL, "image_size": 56, "patch_size": 14},
+        {"mm_tokens_per_image": 4},
+    ),
     "mistral3, tied": ("mistral3", {"model_type": "mistral", "sliding_window": None}, _PIXTRAL, {}),
     "mistral3 of ministral3": (
         "mistral3",
