@@ -24,9 +24,8 @@ def mistral(fields: Fields) -> ModelConfig:
 
 
 def ministral(fields: Fields) -> ModelConfig:
-    config = plain(fields, "mistral", n_kv_heads=8)
-    kinds = ["sliding_attention" if fields.values.get("sliding_window", 4096) else "full_attention"] * config.n_layers
-    return replace(config, windows=windows_by_type(fields, window_size(fields), [kind != "full_attention" for kind in kinds]))
+    config, window = plain(fields, "mistral", n_kv_heads=8), window_size(fields)
+    return replace(config, windows=windows_by_type(fields, window, [window > 0] * config.n_layers))
 
 
 _MINISTRAL3_ROPE = {
