@@ -74,8 +74,8 @@ def exaone4(fields: Fields, file: Described) -> ModelConfig:
 
 def cohere(fields: Fields, file: Described) -> ModelConfig:
     config = plain(fields, file, "cohere", eps="attention.layer_norm_epsilon")
-    heads_norm = "blk.0.attn_q_norm.weight" in file.shapes
-    return replace(config, heads_norm=heads_norm, logit_scale=fields.number("logit_scale"))
+    head_norms = "blk.0.attn_q_norm.weight" in file.shapes
+    return replace(config, head_norms=head_norms, logit_scale=fields.number("logit_scale"))
 
 
 def cohere2(fields: Fields, file: Described) -> ModelConfig:
