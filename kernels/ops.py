@@ -27,6 +27,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kernels.ops_rows import Activation, Add, LayerNorm, ScaleRows
+
 DENSE: dict[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Unquantised weight types, and the dtype in which their data is held."""
 
@@ -344,27 +346,6 @@ class RMSNormAdd(Protocol):
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
 
 
-class LayerNorm(Protocol):
-    """x [..., h], weight [h], bias [h] or None -> [..., h]: (x - mean) / sqrt(variance + eps) * weight + bias, over the last dim.
-
-    x may have heads, [n, H, h]; then the weight may too, [H, h], one for each head.
-    """
-
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor: ...
-
-
-class Add(Protocol):
-    """x, y [n, h] -> x + y."""
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
-
-
-class ScaleRows(Protocol):
-    """x [n, ...], factors float32 [positions in all], positions int64 [n] -> each row of x times the factor of its position."""
-
-    def __call__(self, x: Tensor, factors: Tensor, positions: Tensor) -> Tensor: ...
-
-
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
@@ -501,12 +482,6 @@ class GatedActivation(Protocol):
     """gate, up [n, f] -> [n, f]: activation(gate) * up. silu_mul: x * sigmoid(x); gelu_tanh_mul: GELU's tanh form."""
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor: ...
-
-
-class Activation(Protocol):
-    """x [n, f] -> [n, f]: gelu_tanh: GELU's tanh form; relu_squared: max(x, 0)^2."""
-
-    def __call__(self, x: Tensor) -> Tensor: ...
 
 
 class CopyBlocks(Protocol):
