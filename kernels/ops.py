@@ -165,6 +165,8 @@ class OpSpec:
     kv_dtype: torch.dtype | None = None
     qtype: str | None = None
     head_size: int | None = None
+    value_size: int | None = None
+    """Dims of a head's values, where they are not as many as those of its keys."""
     window: bool = False
     soft_cap: bool = False
     exact: bool = False
@@ -175,6 +177,7 @@ class OpSpec:
         parts += [str(value).removeprefix("torch.") for value in (self.dtype, self.qtype) if value is not None]
         parts += [f"kv {str(self.kv_dtype).removeprefix('torch.')}"] if self.kv_dtype is not None else []
         parts += [f"head {self.head_size}"] if self.head_size is not None else []
+        parts += [f"values {self.value_size}"] if self.value_size is not None else []
         parts += [name for name, used in (("window", self.window), ("soft cap", self.soft_cap), ("exact", self.exact)) if used]
         return ", ".join(parts)
 
@@ -226,10 +229,13 @@ class RMSNormAdd(Protocol):
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
-    q [n, H, D], k and v [n, Hkv, D], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
-    [n_blocks, block_size, Hkv, D] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
+    q [n, H, D], k [n, Hkv, D] and v [n, Hkv, Dv], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
+    [n_blocks, block_size, Hkv, D or Dv] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
     stay. k's own memory may be reused.
+
+    Without v_cache values are the end of the keys: k has D - Dv dims, at least R, behind which v is written, and of an int8
+    cache the scales of k.
 
     Into floating-point types numbers are rounded to the nearest, ties to even, subnormal ones too; NaN stays NaN. Into float16
     and float8_e4m3fn, what is larger in magnitude than their largest number, 65504 or 448, infinities too, is written as that
@@ -248,18 +254,19 @@ class RopeAndWriteKV(Protocol):
         cos: Tensor,
         sin: Tensor,
         k_cache: Tensor,
-        v_cache: Tensor,
+        v_cache: Tensor | None,
         slots: Tensor,
         scales: Scales | None = None,
     ) -> Tensor: ...
 
 
 class PagedAttention(Protocol):
-    """Causal attention of each query row over its own sequence's cached keys and values; [n, H, D].
+    """Causal attention of each query row over its own sequence's cached keys and values; [n, H, Dv].
 
-    q [n, H, D]; caches [n_blocks, block_size, Hkv, D], already holding this step's keys and values; query head i uses KV
-    head i * Hkv // H. query_starts int32 [s + 1]: sequence i owns rows query_starts[i] .. query_starts[i + 1]; its row j sits
-    at position context_lens[i] - n_query_i + j. context_lens int32 [s]. block_tables int32 [s, most blocks], padded with -1.
+    q [n, H, D]; caches [n_blocks, block_size, Hkv, D] of keys and [.., Dv] of values, which may be a part of the keys' memory,
+    already holding this step's keys and values; query head i uses KV head i * Hkv // H. query_starts int32 [s + 1]: sequence i
+    owns rows query_starts[i] .. query_starts[i + 1]; its row j sits at position context_lens[i] - n_query_i + j. context_lens
+    int32 [s]. block_tables int32 [s, most blocks], padded with -1.
     Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
     score x (already times scale) by c * tanh(x / c). Cache contents and scales that no query sees never matter, NaN included,
     and table entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with
@@ -359,11 +366,12 @@ class GatedActivation(Protocol):
 
 class CopyBlocks(Protocol):
     """Copy whole blocks, with their scales, inside one layer's caches, in place. Of the pairs (source, destination)
-    sources may repeat; no block is both a source and a destination, none is a destination twice.
+    sources may repeat; no block is both a source and a destination, none is a destination twice. Without v_cache keys are
+    copied, and their scales.
     """
 
     def __call__(
-        self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
+        self, k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
     ) -> None: ...
 
 

@@ -197,19 +197,20 @@ class Attention:
         head_norm: Callable[[], Norm] | None = None,
     ) -> None:
         """head_norm makes the norm of each head of q and k before they are turned."""
-        size, q_size, kv_size = config.hidden_size, config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-        self.q = Linear(ops, size, self.q_parts * q_size, bias=bias)
-        self.k = Linear(ops, size, kv_size, bias=bias)
-        self.v = Linear(ops, size, kv_size, bias=bias)
-        self.o = Linear(ops, q_size, size, bias=output_bias)
+        size, n_heads, shape = config.hidden_size, config.n_heads, config.kv_shape(layer)
+        self.q = Linear(ops, size, self.q_parts * n_heads * shape.key_dim, bias=bias)
+        self.k = Linear(ops, size, shape.n_heads * shape.key_dim, bias=bias)
+        self.v = Linear(ops, size, shape.n_heads * shape.value_dim, bias=bias)
+        self.o = Linear(ops, n_heads * shape.value_dim, size, bias=output_bias)
         self.q_norm = head_norm() if head_norm else None
         self.k_norm = head_norm() if head_norm else None
         self._qkv = Linears(ops, self.q, self.k, self.v)
-        self._head_dim = config.head_dim
+        self._shape = shape
         self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
-        self._write = ops.get_cached("rope_and_write_kv", config.head_dim)
+        sizes = {"head_size": shape.key_dim, "value_size": shape.value_dim}
+        self._write = ops.get_cached("rope_and_write_kv", **sizes)
         self._attend = ops.get_cached(
-            "paged_attention", config.head_dim, window=config.windows[layer] > 0, soft_cap=config.attn_soft_cap > 0
+            "paged_attention", **sizes, window=config.windows[layer] > 0, soft_cap=config.attn_soft_cap > 0
         )
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
@@ -217,11 +218,12 @@ class Attention:
         return self.o(self.attend(*self.project(x), angles, inputs, caches).flatten(1))
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """[n, h] -> q [n, q_parts * H, D], k and v [n, Hkv, D]"""
-        return [rows.unflatten(-1, (-1, self._head_dim)) for rows in self._qkv(x)]
+        """[n, h] -> q [n, q_parts * H, D], k [n, Hkv, D] and v [n, Hkv, Dv]"""
+        dims = self._shape.key_dim, self._shape.key_dim, self._shape.value_dim
+        return [rows.unflatten(-1, (-1, size)) for rows, size in zip(self._qkv(x), dims, strict=True)]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
-        """q [n, H, D] -> [n, H, D]"""
+        """q [n, H, D] -> [n, H, Dv]"""
         if self.q_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         k_cache, v_cache, scales = caches

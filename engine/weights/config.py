@@ -28,6 +28,17 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KVShape:
+    """What a layer of attention keeps of each token: keys and values of some heads."""
+
+    n_heads: int
+    key_dim: int
+    value_dim: int
+    latent: bool = False
+    """Values are the last value_dim dims of the keys, so that only keys are kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentConfig:
     """Layers that carry a state from token to token instead of looking back at keys and values.
 
@@ -100,6 +111,16 @@ class ModelConfig:
     """Factor of what a layer's attention, and its MLP, add to the residual stream."""
     recurrent: RecurrentConfig | None = None
     """None where all layers have attention."""
+    kv_shapes: tuple[KVShape, ...] = ()
+    """Per layer; none: n_kv_heads heads of head_dim in all of them."""
+    kv_sources: tuple[int, ...] = ()
+    """Per layer: the layer whose keys and values it reads, itself or an earlier one; none: each its own."""
+
+    def kv_shape(self, layer: int) -> KVShape:
+        return self.kv_shapes[layer] if self.kv_shapes else KVShape(self.n_kv_heads, self.head_dim, self.head_dim)
+
+    def kv_source(self, layer: int) -> int:
+        return self.kv_sources[layer] if self.kv_sources else layer
 
     @property
     def distinct_ropes(self) -> tuple[RopeConfig, ...]:

@@ -30,9 +30,14 @@ def _supports(spec: OpSpec) -> str | None:
 
 _PLAIN = tuple(OpSpec(dtype=dtype) for dtype in _FLOATS)
 _MATRICES = tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtype in QTYPES)
-_CACHES = tuple(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=64) for kv in _KV_TYPES)
+_CACHES = tuple(
+    OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head, value_size=values)
+    for kv in _KV_TYPES
+    for head, values in ((64, None), (48, 32))
+)
 _ATTENTION = (
     *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=head) for kv in _KV_TYPES for head in (64, 80, 128, 256)),
+    *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=48, value_size=32) for kv in _KV_TYPES),
     *(
         OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=64, window=window, soft_cap=cap)
         for kv in (torch.float32, torch.int8)

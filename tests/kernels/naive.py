@@ -88,7 +88,7 @@ def rope_and_write_kv(
     cos: Tensor,
     sin: Tensor,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slots: Tensor,
     scales: Scales | None = None,
 ) -> Tensor:
@@ -101,14 +101,15 @@ def rope_and_write_kv(
         return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), -1).to(x.dtype)
 
     rotated = turned(k)
+    written = [(k_cache, torch.cat((rotated, v), -1))] if v_cache is None else [(k_cache, rotated), (v_cache, v)]
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
             place = divmod(slot, k_cache.shape[1])
             if scales is None:
-                for cache, x in ((k_cache, rotated[row]), (v_cache, v[row])):
-                    cache[place] = _narrowed(x, cache.dtype)
+                for cache, x in written:
+                    cache[place] = _narrowed(x[row], cache.dtype)
                 continue
-            for i, (cache, x) in enumerate(((k_cache, rotated), (v_cache, v))):
+            for i, (cache, x) in enumerate(written):
                 for head, values in enumerate(x[row].tolist()):
                     scale = max(map(abs, values)) / 127
                     scales[i][place][head] = scale
@@ -138,7 +139,7 @@ def paged_attention(
     scales: Scales | None = None,
 ) -> Tensor:
     """One query row at a time, over a Python list of the positions it sees."""
-    out = torch.zeros_like(q)
+    out = q.new_zeros(*q.shape[:2], v_cache.shape[-1])
     starts, tables = query_starts.tolist(), block_tables.tolist()
     block_size, group = k_cache.shape[1], q.shape[1] // k_cache.shape[2]
     for i, context in enumerate(context_lens.tolist()):
@@ -174,9 +175,9 @@ def _gated(gate: Tensor, up: Tensor, activation: Callable[[np.ndarray], np.ndarr
     return torch.from_numpy(activation(gate.double().numpy()) * up.double().numpy()).to(gate.dtype)
 
 
-def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
+def copy_blocks(k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
     for source, destination in pairs:
-        for cache in (k_cache, v_cache, *(scales or ())):
+        for cache in (k_cache, *(scales or ())[:1]) if v_cache is None else (k_cache, v_cache, *(scales or ())):
             cache[destination] = cache[source]
 
 
