@@ -189,7 +189,7 @@ def test_layers_whose_heads_differ_share_a_table_and_move_together(dtype: torch.
         k, v, _ = storage.layer(layer)
         assert (*k.shape[2:], v.shape[3]) == (shape.n_heads, shape.key_dim, shape.value_dim)
         for block in range(N_BLOCKS):
-            k.view(torch.int8)[block] = v.view(torch.int8)[block] = 10 * layer + block
+            _numbers(k)[block] = _numbers(v)[block] = 10 * layer + block
     host = _host_of(storage, 4)
     host.move([Moves(demotions=((3, 0),), promotions=((0, 1),))])
     storage.copy([(3, 4)])
