@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import conformance_recurrent, conformance_sample
+from kernels import conformance_heads, conformance_recurrent, conformance_sample
 from kernels.conformance_difference import difference
 from kernels.conformance_weights import random_weight
 from kernels.ops import SCALED, Impl, OpSpec, Scales, Weight
@@ -451,6 +451,7 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "quant_linear": _linear_cases,
     "quant_linears": _linears_cases,
     "gated_linear": _gated_cases,
+    "heads_linear": lambda spec: (_case(spec, name, build) for name, build in conformance_heads.heads_cases(spec)),
     "embedding": _embedding_cases,
     "rms_norm": _norm_cases,
     "rms_norm_add": _norm_add_cases,

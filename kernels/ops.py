@@ -205,6 +205,14 @@ class GatedLinear(Protocol):
     ) -> Tensor: ...
 
 
+class HeadsLinear(Protocol):
+    """x [n, H, kept + in], weight [H, in, out] of a dtype in DENSE -> [n, H, kept + out]: of each head the first `kept` dims as
+    they are, and behind them the others times its own matrix.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, kept: int = 0) -> Tensor: ...
+
+
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -439,6 +447,7 @@ OPERATORS: dict[str, type] = {
     "quant_linear": QuantLinear,
     "quant_linears": QuantLinears,
     "gated_linear": GatedLinear,
+    "heads_linear": HeadsLinear,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import ModelLoadError
-from engine.models import bamba, gemma3, llama, mistral, qwen2, qwen3, qwen3_5
+from engine.models import bamba, deepseek, gemma3, llama, mistral, qwen2, qwen3, qwen3_5
 from engine.models.decoder import Decoder
 from engine.models.operators import Operators
 from engine.weights.config import ModelConfig
@@ -16,6 +16,7 @@ FAMILIES = {
     "gemma3": gemma3.build,
     "mistral": mistral.build,
     "bamba": bamba.build,
+    "deepseek": deepseek.build,
 }
 
 

@@ -39,6 +39,23 @@ class KVShape:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Attention whose keys and values of all heads are made of one latent for each token (arXiv:2405.04434)."""
+
+    rank: int
+    """Dims of the latent."""
+    q_rank: int
+    """Dims of what queries are made of; 0: of the hidden state itself."""
+    key_dim: int
+    """Of a head's keys, the dims that come from the latent."""
+    rope_dim: int
+    """The dims that turn, one key of which serves all heads."""
+    value_dim: int
+    interleaved: bool = True
+    """Dims 2 i and 2 i + 1 of those that turn are a pair, in the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentConfig:
     """Layers that carry a state from token to token instead of looking back at keys and values.
 
@@ -111,6 +128,8 @@ class ModelConfig:
     """Factor of what a layer's attention, and its MLP, add to the residual stream."""
     recurrent: RecurrentConfig | None = None
     """None where all layers have attention."""
+    latent: LatentConfig | None = None
+    """None where keys and values are kept as they are."""
     kv_shapes: tuple[KVShape, ...] = ()
     """Per layer; none: n_kv_heads heads of head_dim in all of them."""
     kv_sources: tuple[int, ...] = ()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, linear, rows, sample
+from kernels.cpu import attention, cache, heads, linear, rows, sample
 
 IMPLS = (
     *attention.IMPLS,
     *cache.IMPLS,
+    *heads.IMPLS,
     *rows.IMPLS,
     *linear.IMPLS,
     *sample.IMPLS,

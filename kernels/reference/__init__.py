@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kernels.ops import QTYPES, Impl, OpSpec
+from kernels.ops import DENSE, QTYPES, Impl, OpSpec
 from kernels.reference.activation import gelu_tanh_mul, silu_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
+from kernels.reference.heads import heads_linear
 from kernels.reference.linear import embedding, gated_linear, quant_linear, quant_linears
 from kernels.reference.norm import rms_norm, rms_norm_add
 from kernels.reference.recurrent import causal_conv, delta_rule, state_scan
@@ -51,6 +52,7 @@ IMPLS = tuple(
         ("quant_linear", quant_linear, _MATRICES),
         ("quant_linears", quant_linears, _MATRICES),
         ("gated_linear", gated_linear, _MATRICES),
+        ("heads_linear", heads_linear, tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtype in DENSE)),
         ("embedding", embedding, _MATRICES),
         ("rms_norm", rms_norm, _PLAIN),
         ("rms_norm_add", rms_norm_add, _PLAIN),

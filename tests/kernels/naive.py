@@ -65,6 +65,11 @@ def gated_linear(x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | Non
     return (silu_mul if activation == "silu" else gelu_tanh_mul)(gated, raised)
 
 
+def heads_linear(x: Tensor, weight: Tensor, kept: int = 0) -> Tensor:
+    out = [torch.cat((x[:, h, :kept].double(), x[:, h, kept:].double() @ weight[h].double()), 1) for h in range(len(weight))]
+    return torch.stack(out, 1).to(x.dtype)
+
+
 def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     rows = [dense(weight)[token_id] * scale for token_id in ids.tolist()]
     return torch.stack(rows).to(dtype) if rows else torch.empty(0, weight.shape[1], dtype=dtype)
@@ -258,6 +263,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         quant_linear,
         quant_linears,
         gated_linear,
+        heads_linear,
         embedding,
         rms_norm,
         rms_norm_add,

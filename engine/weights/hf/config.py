@@ -11,7 +11,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf import bamba, gemma, llama, qwen3_5
+from engine.weights.hf import bamba, deepseek, gemma, llama, qwen3_5
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
@@ -21,6 +21,8 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3_5_text": qwen3_5.qwen3_5,
     "gemma3_text": gemma.gemma3,
     "bamba": bamba.bamba,
+    "deepseek_v2": deepseek.deepseek_v2,
+    "deepseek_v3": deepseek.deepseek_v3,
 }
 """By model_type."""
 

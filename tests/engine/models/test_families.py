@@ -16,6 +16,15 @@ from tests.engine.runner.feeding import logits_of
 PROMPTS = [random.Random(n).choices(range(99), k=n) for n in (64, 1, 16, 37, 5)]
 """Lengths at, above and below borders of blocks and windows."""
 
+LATENT = {
+    **{"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24},
+    **{"num_key_value_heads": 4, "first_k_dense_replace": 3, "num_hidden_layers": 3},
+}
+YARN = {
+    **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16},
+    **{"mscale": 0.7, "mscale_all_dim": 1.3, "beta_fast": 32, "beta_slow": 1},
+}
+
 MODELS = {
     "llama": ("llama", {}),
     "llama, biases, tied": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -68,6 +77,15 @@ MODELS = {
             **{"mamba_n_groups": 2, "mamba_chunk_size": 16},
         },
     ),
+    **{
+        f"deepseek v{v}, {what}": (f"deepseek_v{v}", {**LATENT, **settings})
+        for v in (2, 3)
+        for what, settings in {
+            "latent queries": {"q_lora_rank": 24},
+            "plain queries, biases": {"q_lora_rank": None, "attention_bias": True},
+            "yarn": {"q_lora_rank": 24, "rope_parameters": YARN},
+        }.items()
+    },
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": 6}),
 }
