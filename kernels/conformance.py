@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import conformance_heads, conformance_recurrent, conformance_sample
+from kernels import conformance_experts, conformance_heads, conformance_recurrent, conformance_sample
 from kernels.conformance_difference import difference
 from kernels.conformance_weights import random_weight
-from kernels.ops import SCALED, Impl, OpSpec, Scales, Weight
+from kernels.ops import BLOCKS, GROUP_UNIT, SCALED, Impl, OpSpec, Scales, Weight
 from kernels.registry import implementations
 
 BLOCK_SIZE = 16
@@ -63,8 +63,19 @@ def _run(fn: Callable[..., Any], case: Case, change: Callable[..., Any], how: Ca
 
 
 def _rounded(args: tuple[Any, ...], rounds: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-    """Arguments of a product, whose first one is x."""
-    return rounds(args[0]), *args[1:]
+    """Arguments of a product, whose first one is x and whose weights are of one order: in this order x is rounded."""
+    x, order = (
+        args[0],
+        next(
+            weight.order
+            for arg in args[1:]
+            for weight in (arg if isinstance(arg, tuple) else (arg,))
+            if isinstance(weight, Weight)
+        ),
+    )
+    if order is None:
+        return rounds(x), *args[1:]
+    return torch.empty_like(x).index_copy_(1, order.long(), rounds(x[:, order])), *args[1:]
 
 
 def _packed(value: Any, pack: Callable[[Weight], Any]) -> Any:
@@ -109,12 +120,13 @@ def _groups(qtype: str, n_in: int) -> tuple[int | None, ...]:
     """Groups that a row of a type in SCALED may have, the whole row among them; None alone for other types."""
     if qtype not in SCALED:
         return (None,)
-    return (*(size for size in (32, 64, 96, 128, 160) if n_in % size == 0), n_in)
+    sizes = (16, 32, 48, 64, 96, 128, 160)
+    return (*(size for size in sizes if n_in % size == 0 and size % GROUP_UNIT[qtype] == 0), n_in)
 
 
 def _odd(qtype: str, *sizes: Any) -> tuple[Any, ...]:
     """Sizes whose rows are whole blocks of 32 and not of 256."""
-    return () if qtype.endswith("_K") else sizes
+    return () if qtype in BLOCKS and BLOCKS[qtype][0] > 32 else sizes
 
 
 def _linear_cases(spec: OpSpec) -> Iterator[Case]:
@@ -127,7 +139,7 @@ def _linear_cases(spec: OpSpec) -> Iterator[Case]:
         ) -> tuple[Any, ...]:
             x = torch.randn(n, n_in, generator=g).to(spec.dtype)
             bias = torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None
-            return x, random_weight(spec.qtype, n_out, n_in, g, group, zeros=n != 3), bias
+            return x, random_weight(spec.qtype, n_out, n_in, g, group, zeros=n != 3, order=n in (1, 9, 17)), bias
 
         yield _case(spec, f"{n} rows, {n_out} x {n_in}{f' in groups of {group}' if group else ''}", build)
 
@@ -140,7 +152,8 @@ def _linears_cases(spec: OpSpec) -> Iterator[Case]:
         def build(g: torch.Generator, n: int = n, n_outs: tuple[int, ...] = n_outs, n_in: int = n_in) -> tuple[Any, ...]:
             x = torch.randn(n, n_in, generator=g).to(spec.dtype)
             groups = cycle(_groups(spec.qtype, n_in))
-            weights = tuple(random_weight(spec.qtype, n_out, n_in, g, next(groups)) for n_out in n_outs)
+            weights = tuple(random_weight(spec.qtype, n_out, n_in, g, next(groups), order=n == 7) for n_out in n_outs)
+            weights = tuple(replace(weight, order=weights[0].order) for weight in weights)
             return x, weights, tuple(torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None for n_out in n_outs)
 
         yield _case(spec, f"{n} rows, {n_outs} x {n_in}", build)
@@ -160,7 +173,8 @@ def _gated_cases(spec: OpSpec) -> Iterator[Case]:
         ) -> tuple[Any, ...]:
             x = torch.randn(n, n_in, generator=g).to(spec.dtype)
             groups = cycle(_groups(spec.qtype, n_in))
-            gate, up = (random_weight(spec.qtype, n_out, n_in, g, next(groups)) for _ in range(2))
+            gate, up = (random_weight(spec.qtype, n_out, n_in, g, next(groups), order=n in (1, 35)) for _ in range(2))
+            up = replace(up, order=gate.order)
             biases = tuple(torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None for _ in range(2))
             return x, gate, up, biases, activation
 
@@ -387,10 +401,18 @@ def _attention_cases(spec: OpSpec) -> Iterator[Case]:
                     spec, batch, g, *shape
                 ),
             )
+    for name in ("chunks beside decodes", "long context", "one token"):
+        yield _case(spec, f"{name}, sinks", lambda g, name=name: _with_sinks(spec, BATCHES[name], g))
     if spec.kv_dtype in (torch.float32, torch.float16, torch.bfloat16):  # the others have no infinity
         yield _case(spec, "keys of -infinity", lambda g: _infinite_keys(spec, g))
     if _is_far(spec):
         yield from (_far_case(spec, _far_attention, (), by_dims=by_dims) for by_dims in (False, True))
+
+
+def _with_sinks(spec: OpSpec, batch: tuple[tuple[int, int], ...], g: torch.Generator) -> tuple[Any, ...]:
+    """Sinks below, among and above the scores."""
+    args = attention_arguments(spec, batch, g, 6, 2, 16, True)
+    return *args, torch.tensor([-9.0, 0.0, 9.0, 2.0, -1.0, 40.0])
 
 
 def _infinite_keys(spec: OpSpec, g: torch.Generator) -> tuple[Any, ...]:
@@ -464,6 +486,10 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "penalize": _built(conformance_sample.penalize_cases, 0),
     "logprobs": _built(conformance_sample.logprobs_cases),
     "uniform": _built(conformance_sample.uniform_cases),
+    **{
+        op: lambda spec, builds=builds: (_case(spec, name, build) for name, build in builds(spec))
+        for op, builds in conformance_experts.CASES.items()
+    },
     **{
         op: lambda spec, builds=builds, state=state: (_case(spec, name, build, state) for name, build in builds(spec))
         for op, (builds, state) in conformance_recurrent.CASES.items()

@@ -44,7 +44,8 @@ def conv_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
             def build(g: torch.Generator, batch=batch, c=n_channels, w=width, biased=biased) -> tuple[Any, ...]:
                 n = sum(n for n, _ in batch)
                 x, weight = torch.randn(n, c, generator=g).to(spec.dtype), torch.randn(c, w, generator=g)
-                return x, weight, torch.randn(c, generator=g) if biased else None, *_where(batch, _poisoned(c, w - 1), g)
+                bias = torch.randn(c, generator=g) if biased else None
+                return x, weight, bias, *_where(batch, _poisoned(c, w - 1), g), w != 3
 
             yield f"{name}, {n_channels} channels, {width} wide", build
 

@@ -7,7 +7,8 @@ neither infinite nor coarse. Other caches have None for scales. float8_e4m3fn (E
 rounds to four significant bits at any magnitude from 2^-6 to 448, so that scales would widen its range and sharpen nothing,
 for the memory that int8 takes.
 
-Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
+Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, E experts, of which a row
+has k, H query heads, Hkv KV
 heads, which divide H, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in
 float32, and allocates its result unless it says that it writes in place. Arguments are on one device.
 
@@ -38,6 +39,13 @@ BLOCKS: dict[str, tuple[int, int]] = {
     "Q4_K": (256, 144),
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 110),
+    "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
+    "MXFP4": (32, 17),
+    "TQ1_0": (256, 54),
+    "TQ2_0": (256, 66),
 }
 """Quantised weight types: (values per block, bytes per block). Layouts as in ggml-common.h of llama.cpp."""
 
@@ -46,27 +54,44 @@ SCALED: dict[str, tuple[torch.dtype, int]] = {
     "INT8": (torch.int8, 1),
     "FP8": (torch.float8_e4m3fn, 1),
     "NF4": (torch.uint8, 2),
+    "FP4": (torch.uint8, 2),
+    "E2M1": (torch.uint8, 2),
 }
 """Quantised weight types whose scales lie apart from the data: (dtype of the data, values in each of its elements).
 
 Of two values in an element, the first is its low nibble. With q the number in the data, a value is
-- INT4: (q - zero point) * scale; what AWQ, GPTQ and compressed-tensors store can be put so
-- INT8: q * scale
+- INT4, INT8: (q - zero point) * scale; what AWQ, GPTQ and compressed-tensors store can be put so, of 8 bits without a sign
+  by taking 128 off q and zero point
 - FP8: q * scale, in the E4M3 of arXiv:2209.05433; what its NaN becomes is left open, for weights have none
-- NF4: NF4_VALUES[q] * scale; bitsandbytes has the first value in the high nibble
+- NF4, FP4, E2M1: CODES[type][q] * scale; bitsandbytes has the first value in the high nibble. MXFP4 of the OCP is E2M1 in
+  groups of 32, NVFP4 in groups of 16 whose scale is its E4M3 times that of the tensor
 """
 
 # fmt: off
-NF4_VALUES = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)
+CODES: dict[str, tuple[float, ...]] = {
+    "NF4": (
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ),
+    "FP4": (
+        0.0, 0.0052083334885537624, 0.6666666865348816, 1.0, 0.3333333432674408, 0.5, 0.1666666716337204, 0.25,
+        0.0, -0.0052083334885537624, -0.6666666865348816, -1.0, -0.3333333432674408, -0.5, -0.1666666716337204, -0.25,
+    ),
+    "E2M1": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0),
+}
 # fmt: on
-"""Of appendix E of the QLoRA paper (arXiv:2305.14314), exact in float32."""
+"""What each nibble stands for, exact in float32. NF4: appendix E of the QLoRA paper (arXiv:2305.14314); FP4: the table of
+bitsandbytes' get_4bit_type; E2M1: the OCP's Microscaling Formats, version 1.0, section 5.3.3."""
 
-GROUP_UNIT = 32
-"""A scale of the types in SCALED is for a multiple of this many values of a row."""
+GROUP_UNIT = {"INT4": 32, "INT8": 32, "FP8": 32, "NF4": 32, "FP4": 32, "E2M1": 16}
+"""A scale of a type in SCALED is for a multiple of this many values of a row."""
+
+ROW_UNIT = 32
+"""Rows of types in SCALED have a multiple of this many values."""
+
+ZEROS = {"INT4": torch.uint8, "INT8": torch.int16}
+"""Types in SCALED that may have zero points, and the dtype of these."""
 
 QTYPES = (*DENSE, *BLOCKS, *SCALED)
 
@@ -82,8 +107,12 @@ class Weight:
     the dtype in SCALED; it may be a view on a file that is mapped into memory, so nobody writes to it.
 
     Types in SCALED have scales float32 [out, in / group], each for `group` values that follow each other in a row, a multiple of
-    GROUP_UNIT; a scale for each row is a group of `in`. INT4 may have zeros, uint8 [out, in / group], its zero points: 0 to 16,
-    since GPTQ stores one less. Without them they are 8.
+    its GROUP_UNIT; a scale for each row is a group of `in`. INT4 may have zeros, uint8 [out, in / group], its zero points: 0 to
+    16, since GPTQ stores one less; without them they are 8. INT8 may have zeros of int16, -128 to 128; without them they are 0.
+
+    Types in SCALED may have an order, int32 [in], a permutation: column j of data, with its scale, belongs to value order[j] of
+    a row of x, so that the product is that of x[:, order] (GPTQ's act-order, where neighbours in a group are of about one
+    importance and not neighbours in x). Weights of an embedding have none.
 
     ValueError, which names the type, if dtypes or shapes are others.
     """
@@ -93,6 +122,7 @@ class Weight:
     data: Tensor
     scales: Tensor | None = None
     zeros: Tensor | None = None
+    order: Tensor | None = None
 
     def __post_init__(self) -> None:
         n_out, n_in = self.shape
@@ -111,24 +141,28 @@ class Weight:
         self._check("data", self.data, dtype, expected)
         if self.qtype in SCALED:
             self._check_groups()
-        elif self.scales is not None or self.zeros is not None:
-            raise ValueError(f"A {self.qtype} weight has no scales or zeros beside its data.")
+        elif self.scales is not None or self.zeros is not None or self.order is not None:
+            raise ValueError(f"A {self.qtype} weight has no scales, zeros or order beside its data.")
 
     def _check_groups(self) -> None:
         n_out, n_in = self.shape
         if self.scales is None:
             raise ValueError(f"A {self.qtype} weight needs scales.")
-        n_groups = self.scales.shape[1] if self.scales.ndim == 2 else 0
-        if n_groups == 0 or n_in % n_groups or n_in // n_groups % GROUP_UNIT:
+        if n_in % ROW_UNIT:
+            raise ValueError(f"A {self.qtype} row has a multiple of {ROW_UNIT} values, but this one has {n_in}.")
+        n_groups, unit = self.scales.shape[1] if self.scales.ndim == 2 else 0, GROUP_UNIT[self.qtype]
+        if n_groups == 0 or n_in % n_groups or n_in // n_groups % unit:
             raise ValueError(
                 f"Scales of a {self.qtype} weight of shape {self.shape} are [out, in / group] for a group that divides in and is "
-                f"a multiple of {GROUP_UNIT}, not {tuple(self.scales.shape)}."
+                f"a multiple of {unit}, not {tuple(self.scales.shape)}."
             )
         self._check("scales", self.scales, torch.float32, (n_out, n_groups))
         if self.zeros is not None:
-            if self.qtype != "INT4":
+            if self.qtype not in ZEROS:
                 raise ValueError(f"A {self.qtype} weight has no zeros.")
-            self._check("zeros", self.zeros, torch.uint8, (n_out, n_groups))
+            self._check("zeros", self.zeros, ZEROS[self.qtype], (n_out, n_groups))
+        if self.order is not None:
+            self._check("order", self.order, torch.int32, (n_in,))
 
     def _check(self, name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
@@ -144,14 +178,16 @@ class Weight:
 
     @property
     def n_bytes(self) -> int:
-        return sum(
-            tensor.numel() * tensor.element_size() for tensor in (self.data, self.scales, self.zeros) if tensor is not None
-        )
+        tensors = (self.data, self.scales, self.zeros, self.order)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Weight:
-        """A Weight of change(tensor) for each tensor of this one, which may pick rows, move or copy them."""
+        """A Weight of change(tensor) for each tensor of this one, which may pick rows, move or copy them.
+
+        The order is not by rows and stays the same tensor.
+        """
         data, scales, zeros = (tensor if tensor is None else change(tensor) for tensor in (self.data, self.scales, self.zeros))
-        return Weight(self.qtype, (data.shape[0], self.shape[1]), data, scales, zeros)
+        return Weight(self.qtype, (data.shape[0], self.shape[1]), data, scales, zeros, self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +247,78 @@ class HeadsLinear(Protocol):
     """
 
     def __call__(self, x: Tensor, weight: Tensor, kept: int = 0) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How the experts of a row are chosen from their logits."""
+
+    n_used: int
+    """Experts of a row."""
+    scores: str = "softmax"
+    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or "chosen": the logit, and softmax over the chosen ones."""
+    normalised: bool = False
+    """Gains are divided by their sum plus `eps`."""
+    eps: float = 0.0
+    scale: float = 1.0
+    """Factor of the gains."""
+    n_groups: int = 1
+    """Experts come in so many groups of equal size, in the order of their ids."""
+    n_used_groups: int = 1
+    """Groups of which experts may be chosen."""
+    n_best: int = 2
+    """Of a group's experts, so many of the best ones are summed to its score."""
+
+
+class Route(Protocol):
+    """logits [n, E], bias float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
+
+    Chosen are the k experts whose score plus bias is largest, of groups that are left, the largest first and of equals the
+    lowest id. A gain is the score without the bias, then what `routing` makes of it; sums run over the k in their order. NaN
+    counts as the lowest: ids are always distinct and below E.
+    """
+
+    def __call__(self, logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]: ...
+
+
+class ExpertsGated(Protocol):
+    """x [n, h], ids int32 [n, k], gate and up [n_experts * f, h], biases [n_experts * f] or None -> [n, k * f].
+
+    Slot j of a row has activation(x times gate_e transposed + bias_e) * (x times up_e transposed + bias_e) of the expert e =
+    ids[row, j], whose rows of the weights are e * f .. (e + 1) * f. `activation` as of gated_linear, or "clipped": with gate at
+    most `limit` and up within -limit .. limit, gate * sigmoid(alpha * gate) * (up + 1).
+    """
+
+    def __call__(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        gate: Weight,
+        up: Weight,
+        biases: tuple[Tensor | None, Tensor | None],
+        n_experts: int,
+        activation: str,
+        alpha: float = 1.0,
+        limit: float = 0.0,
+    ) -> Tensor: ...
+
+
+class ExpertsDown(Protocol):
+    """inner [n, k * f], ids int32 [n, k], gains float32 [n, k], down [n_experts * h, f], bias [n_experts * h] or None -> [n, h].
+
+    The sum over the slots j, in their order and in float32, of gains[row, j] * (inner's slot j times down_e transposed +
+    bias_e), e = ids[row, j].
+    """
+
+    def __call__(
+        self, inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int
+    ) -> Tensor: ...
+
+
+class AddGated(Protocol):
+    """x and y [n, h], gate [n, 1] or None -> [n, h]: x + y * sigmoid(gate), or x + y."""
+
+    def __call__(self, x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor: ...
 
 
 class Embedding(Protocol):
@@ -276,7 +384,8 @@ class PagedAttention(Protocol):
     owns rows query_starts[i] .. query_starts[i + 1]; its row j sits at position context_lens[i] - n_query_i + j. context_lens
     int32 [s]. block_tables int32 [s, most blocks], padded with -1.
     Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
-    score x (already times scale) by c * tanh(x / c). Cache contents and scales that no query sees never matter, NaN included,
+    score x (already times scale) by c * tanh(x / c). sinks float32 [H]: of each query head a score that is in the sum of the
+    softmax without a key or value (gpt-oss). Cache contents and scales that no query sees never matter, NaN included,
     and table entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with
     context 0.
     """
@@ -293,11 +402,12 @@ class PagedAttention(Protocol):
         window: int = 0,
         soft_cap: float = 0.0,
         scales: Scales | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
 
 class CausalConv(Protocol):
-    """A convolution of each channel over the last W tokens of its own sequence, then x * sigmoid(x); [n, C].
+    """A convolution of each channel over the last W tokens of its own sequence, then x * sigmoid(x) if `activate`; [n, C].
 
     x [n, C], weight [C, W], whose last column is for the token itself, bias [C] or None. state float32 [n_blocks, C, W - 1] has
     the last W - 1 inputs of each channel, and is written in place. query_starts int32 [s + 1] and context_lens int32 [s] as of
@@ -314,6 +424,7 @@ class CausalConv(Protocol):
         query_starts: Tensor,
         context_lens: Tensor,
         state_ids: Tensor,
+        activate: bool = True,
     ) -> Tensor: ...
 
 
@@ -448,6 +559,10 @@ OPERATORS: dict[str, type] = {
     "quant_linears": QuantLinears,
     "gated_linear": GatedLinear,
     "heads_linear": HeadsLinear,
+    "route": Route,
+    "experts_gated": ExpertsGated,
+    "experts_down": ExpertsDown,
+    "add_gated": AddGated,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernels.ops import BLOCKS, GROUP_UNIT, SCALED
+from kernels.ops import BLOCKS, ROW_UNIT, SCALED
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Shapes:
 
     def fits(self, qtype: str, n_in: int) -> bool:
         """Whether rows of n_in values are whole blocks, or groups, of a weight type."""
-        n_values = BLOCKS[qtype][0] if qtype in BLOCKS else GROUP_UNIT if qtype in SCALED else 1
+        n_values = BLOCKS[qtype][0] if qtype in BLOCKS else ROW_UNIT if qtype in SCALED else 1
         return n_in % n_values == 0
 
 

@@ -11,7 +11,7 @@ import torch
 from kernels.ops import Impl, OpSpec
 from kernels.registry import resolve, resolved
 
-_PRODUCTS = ("quant_linear", "quant_linears", "gated_linear")
+_PRODUCTS = ("quant_linear", "quant_linears", "gated_linear", "experts_gated", "experts_down")
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,7 @@ class Attention:
         self.o = Linear(ops, n_heads * shape.value_dim, size, bias=output_bias)
         self.q_norm = head_norm() if head_norm else None
         self.k_norm = head_norm() if head_norm else None
+        self.sinks = Vector(config.n_heads) if config.attention_sinks else None
         self._qkv = Linears(ops, self.q, self.k, self.v)
         self._shape = shape
         self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
@@ -229,7 +230,7 @@ class Attention:
         k_cache, v_cache, scales = caches
         q = self._write(q, k, v, *angles, k_cache, v_cache, inputs.slots, scales)
         tables = inputs.query_starts, inputs.context_lens, inputs.block_tables
-        return self._attend(q, k_cache, v_cache, *tables, *self._settings, scales)
+        return self._attend(q, k_cache, v_cache, *tables, *self._settings, scales, self.sinks and self.sinks.value)
 
     def parameters(self, name: str) -> Parameters:
         for part in ("q", "k", "v", "o"):
@@ -237,6 +238,8 @@ class Attention:
         if self.q_norm:
             yield from self.q_norm.parameters(f"{name}.q_norm")
             yield from self.k_norm.parameters(f"{name}.k_norm")
+        if self.sinks:
+            yield f"{name}.sinks", self.sinks
 
 
 class DecoderLayer(Protocol):

@@ -1,12 +1,15 @@
-"""Qwen3.5: three layers of gated delta-net to each of attention, whose heads have a gate; norm weights as distance from 1."""
+"""Qwen3-Next and Qwen3.5, with an MLP or experts: three layers of gated delta-net to each of attention, whose heads have a gate;
+norm weights as distance from 1.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from engine.models.decoder import Decoder
+from engine.models.experts import feed_forward
 from engine.models.operators import Operators
-from engine.models.parts import MLP, Angles, Attention, Block, Caches, Norm
+from engine.models.parts import Angles, Attention, Block, Caches, Norm
 from engine.models.recurrent import DeltaNet
 from engine.types import StepInputs
 from engine.weights.config import ModelConfig
@@ -32,8 +35,8 @@ def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
 
     def layer(i: int) -> Block:
         if config.recurrent and i in config.recurrent.layers:
-            return Block(DeltaNet(config, ops), MLP(config, ops), norm, mixer_name="linear_attn")
+            return Block(DeltaNet(config, ops), feed_forward(config, ops, i), norm, mixer_name="linear_attn")
         biases = {"bias": config.attention_bias, "output_bias": config.attention_output_bias}
-        return Block(GatedAttention(config, ops, i, **biases, head_norm=head_norm), MLP(config, ops), norm)
+        return Block(GatedAttention(config, ops, i, **biases, head_norm=head_norm), feed_forward(config, ops, i), norm)
 
     return Decoder(config, ops, max_model_len, [layer(i) for i in range(config.n_layers)], norm())

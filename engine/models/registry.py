@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from engine.errors import ModelLoadError
-from engine.models import bamba, deepseek, gemma3, llama, mistral, qwen2, qwen3, qwen3_5
+from engine.models import (
+    bamba,
+    deepseek,
+    gemma3,
+    granitemoehybrid,
+    lfm2,
+    llama,
+    mistral,
+    mixture,
+    qwen2,
+    qwen3,
+    qwen3_5,
+    transformers_fallback,
+)
 from engine.models.decoder import Decoder
 from engine.models.operators import Operators
 from engine.weights.config import ModelConfig
@@ -17,6 +30,14 @@ FAMILIES = {
     "mistral": mistral.build,
     "bamba": bamba.build,
     "deepseek": deepseek.build,
+    "mixtral": mixture.build,
+    "qwen2_moe": mixture.build,
+    "qwen3_moe": mixture.build,
+    "gpt_oss": mixture.build,
+    "glm4_moe": mixture.build,
+    "qwen3_next": qwen3_5.build,
+    "lfm2": lfm2.build,
+    "granitemoehybrid": granitemoehybrid.build,
 }
 
 
@@ -25,6 +46,8 @@ def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
 
     Raises ModelLoadError for an unknown family, KernelMissing where an operator has no implementation.
     """
+    if config.borrowed is not None:
+        return transformers_fallback.BorrowedDecoder(config, ops, max_model_len)
     if config.family not in FAMILIES:
         raise ModelLoadError(
             f"The model is of the family '{config.family}', which cannot be run.", f"Known families: {', '.join(FAMILIES)}."

@@ -93,7 +93,7 @@ class ModelRunner:
         buffers = StepBuffers(self.kv_groups, *sizes, self.device)
         self.eager = EagerStep(self.model, self.kv, buffers)
         self.recorded = None
-        if not ops.native:
+        if self.model.uses_torch or not ops.native:
             threads.compute_with_torch(self)
         else:
             threads.leave_to_native_operators()

@@ -43,7 +43,10 @@ class Checkpoint(Protocol):
     def stored_bytes(self, name: str) -> int: ...
 
     def weight(self, name: str) -> Weight:
-        """A 2-D tensor as stored, quantised or dense; a view on the mapped file where no row had to move."""
+        """A 2-D tensor as stored, quantised or dense; a view on the mapped file where no row had to move.
+
+        Of one of three dims, the matrices one below the other.
+        """
         ...
 
     def vector(self, name: str) -> Tensor:
@@ -80,9 +83,10 @@ def no_such_tensor(path: Path, name: str) -> ModelLoadError:
     return ModelLoadError(f"{path}: the tensor {name} is missing.", "The checkpoint is incomplete; download it again.")
 
 
-def require_rank(checkpoint: Checkpoint, name: str, n_dims: int) -> None:
+def require_rank(checkpoint: Checkpoint, name: str, n_dims: int, most: int = 0) -> None:
+    """most: dims that it may have too."""
     shape = checkpoint.shape(name)
-    if len(shape) != n_dims:
+    if len(shape) not in (n_dims, most):
         raise ModelLoadError(
             f"{checkpoint.path}: the tensor {name} has the shape {list(shape)}, but {n_dims} dimension(s) were expected.",
             "The checkpoint is damaged or of another model; download it again.",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernels.ops import Routing
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -60,7 +62,8 @@ class RecurrentConfig:
     """Layers that carry a state from token to token instead of looking back at keys and values.
 
     kind: "delta", the gated delta rule (arXiv:2412.06464), or "mamba2", a scalar state space (arXiv:2405.21060). A causal
-    convolution over conv_width tokens comes before it, which keeps the last conv_width - 1 inputs of each channel.
+    convolution over conv_width tokens comes before it, which keeps the last conv_width - 1 inputs of each channel. "conv": that
+    is all, of n_heads channels of head_dim 1; key_dim is 0.
     """
 
     kind: str
@@ -75,6 +78,8 @@ class RecurrentConfig:
     bias: bool = False
     """The matrices around it have biases."""
     conv_bias: bool = False
+    tiled: bool = False
+    """Value head h is served by key head h % n_key_heads and not by h * n_key_heads // n_heads."""
 
     @property
     def conv_channels(self) -> int:
@@ -83,7 +88,36 @@ class RecurrentConfig:
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Of one layer: the convolution's last inputs, and the state; float32."""
-        return (self.conv_channels, self.conv_width - 1), (self.n_heads, self.key_dim, self.head_dim)
+        taps = self.conv_channels, self.conv_width - 1
+        return (taps, (self.n_heads, self.key_dim, self.head_dim)) if self.key_dim else (taps,)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """Layers whose MLP is a mixture of experts, of which a router chooses some for each token."""
+
+    n_experts: int
+    width: int
+    """Of an expert's MLP."""
+    routing: Routing
+    layers: tuple[int, ...]
+    choice_bias: bool = False
+    """The router's choice, but not the gains, is by scores with a bias."""
+    bias: bool = False
+    """The matrices of experts and router have biases."""
+    shared_width: int = 0
+    """Of the MLP that all tokens go through too; 0: there is none."""
+    shared_gate: bool = False
+    """What it adds has a gate."""
+    activation: str = ""
+    """As of kernels.ops.ExpertsGated; empty: the model's."""
+    alpha: float = 1.0
+    limit: float = 0.0
+    """Of the activation "clipped"."""
+    stored_turned: bool = False
+    """Safetensors have tensors of all experts as [E, in, out]."""
+    stored_paired: bool = False
+    """Safetensors have rows of gate and up in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +162,23 @@ class ModelConfig:
     """Factor of what a layer's attention, and its MLP, add to the residual stream."""
     recurrent: RecurrentConfig | None = None
     """None where all layers have attention."""
+    borrowed: Mapping[str, Any] | None = None
+    """config.json of a model that transformers' own class computes; of the fields above those of norms, rope and activation say
+    nothing then."""
     latent: LatentConfig | None = None
     """None where keys and values are kept as they are."""
     kv_shapes: tuple[KVShape, ...] = ()
     """Per layer; none: n_kv_heads heads of head_dim in all of them."""
     kv_sources: tuple[int, ...] = ()
     """Per layer: the layer whose keys and values it reads, itself or an earlier one; none: each its own."""
+    experts: ExpertsConfig | None = None
+    """None where no layer has experts."""
+    shared_width: int = 0
+    """Of an MLP beside experts in all layers, also in models of which no layer has experts (granitemoehybrid)."""
+    head_norms: bool = False
+    """Heads of q and k are normed, in families where that is configured."""
+    attention_sinks: bool = False
+    """Each head has a score that takes part in the softmax without a key."""
 
     def kv_shape(self, layer: int) -> KVShape:
         return self.kv_shapes[layer] if self.kv_shapes else KVShape(self.n_kv_heads, self.head_dim, self.head_dim)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError
 from engine.weights import pages
+from engine.weights.arranged import ArrangedCheckpoint
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf.checkpoint import GGUFCheckpoint
 from engine.weights.safetensors import SafetensorsCheckpoint
@@ -51,10 +52,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         files = sorted(path.glob("*.gguf"))
         if files and not (path / "config.json").exists():
             raise ModelLoadError(f"{path}: a folder with GGUF files is not one model.", f"Name a file of it, such as {files[0]}.")
-        return SafetensorsCheckpoint(path)
+        return ArrangedCheckpoint(SafetensorsCheckpoint(path))
     if not path.exists():
         raise ModelLoadError(f"{path}: there is no such file or folder.", "Check the path.")
-    return GGUFCheckpoint(path)
+    return ArrangedCheckpoint(GGUFCheckpoint(path))
 
 
 def fill(

@@ -72,8 +72,8 @@ class SafetensorsCheckpoint:
         return size
 
     def weight(self, name: str) -> Weight:
-        require_rank(self, name, 2)
-        tensor = self._tensor(name)
+        require_rank(self, name, 2, 3)
+        tensor = self._tensor(name).flatten(0, -2)
         return Weight(_QTYPES[tensor.dtype], (tensor.shape[0], tensor.shape[1]), tensor)
 
     def vector(self, name: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, heads, linear, rows, sample
+from kernels.cpu import attention, cache, experts, heads, linear, rows, sample
 
 IMPLS = (
     *attention.IMPLS,
@@ -10,5 +10,6 @@ IMPLS = (
     *heads.IMPLS,
     *rows.IMPLS,
     *linear.IMPLS,
+    *experts.IMPLS,
     *sample.IMPLS,
 )

@@ -25,6 +25,7 @@ struct AttentionShape {
     int64_t window;  // 0: none
     float scale, soft_cap;
     bool direct;  // K lies as [D][tokens], V as [tokens][D], 16 tokens at a time: read in place
+    const float* sinks = nullptr;  // [query heads]; null: none
 };
 
 // Rows of a tile are pairs (position, head of the group), positions first; row 0 is head 0 at the sequence's first query.

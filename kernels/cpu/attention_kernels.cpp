@@ -234,8 +234,14 @@ struct Total {
     int rows;
     int64_t dims;
 
-    Total(float* memory, int64_t n_rows, int64_t n_dims) : mixed(memory), rows(int(n_rows)), dims(n_dims) {
+    // A sink is a score whose value is zero, before all splits.
+    Total(float* memory, const AttentionShape& shape, const AttentionTile& tile)
+        : mixed(memory), rows(int(tile.n_rows)), dims(padded(shape.value_size)) {
         for (int row = 0; row < TILE_ROWS; ++row) softmax.max[row] = LOWEST, softmax.sum[row] = 0.0f;
+        for (int row = 0; row < rows && shape.sinks; ++row) {
+            softmax.max[row] = shape.sinks[tile.kv_head * shape.group + (tile.first_row + row) % shape.group] * LOG2_E;
+            softmax.sum[row] = 1.0f;
+        }
         for (int row = 0; row < rows; ++row) {
             for (int64_t d = 0; d < dims; d += N) store(mixed + row * HEAD_STRIDE + d, zero());
         }
@@ -270,7 +276,7 @@ void write(const AttentionShape& shape, const AttentionTile& tile, const Total& 
 void attend(const AttentionShape& shape, const AttentionTile& tile, float* memory) {
     const Scratch scratch = divide(memory);
     take_queries(shape, tile, scratch);
-    Total total(scratch.total, tile.n_rows, padded(shape.value_size));
+    Total total(scratch.total, shape, tile);
     Softmax next;
     for (int64_t split = tile.first_split; split < tile.last_split; ++split) {
         split_of_tile(shape, tile, split, scratch, next);
@@ -297,7 +303,7 @@ void attend_part(const AttentionShape& shape, const AttentionTile& tile, int64_t
 
 void join(const AttentionShape& shape, const AttentionTile& tile, const float* partials, float* memory) {
     const int64_t dims = padded(shape.value_size), size = partial_size(shape.value_size);
-    Total total(divide(memory).total, tile.n_rows, dims);
+    Total total(divide(memory).total, shape, tile);
     Softmax next;
     for (int64_t split = tile.first_split; split < tile.last_split; ++split, partials += tile.n_rows * size) {
         for (int64_t row = 0; row < tile.n_rows; ++row) {

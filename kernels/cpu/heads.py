@@ -18,7 +18,7 @@ def heads_linear(x: Tensor, weight: Tensor, kept: int = 0) -> Tensor:
     require(torch.float32, x=x)
     require_shape((len(x), n_heads, kept + n_in), x=x)
     if weight.dtype not in _TYPES:
-        raise ValueError(f"weight is of {weight.dtype}, not of one of {', '.join(map(str, _TYPES))}.")
+        raise ValueError(f"weight is of {weight.dtype}, not of {' or '.join(map(str, _TYPES))}.")
     x, weight = whole_rows(x), whole(weight)
     out = empty(len(x), n_heads, kept + n_out)
     launch(native.HeadsLinear, out, x, x.stride(0), n_heads, kept, weight, _TYPES[weight.dtype], n_in, n_out, n_rows=len(x))

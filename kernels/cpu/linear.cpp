@@ -26,27 +26,48 @@ constexpr int64_t ACTIVATION_BYTES = 768 << 10;
 // Values that a task quantises, in whole rows: that takes about as long as its hand-over.
 constexpr int64_t QUANTIZED_PER_TASK = 8192;
 
-// x in the form in which the panels' kernels take it.
+void gather(const float* x, const int32_t* order, int64_t k, float* out) {
+    for (int64_t i = 0; i < k; ++i) out[i] = x[order[i]];
+}
+
+// x in the form in which the panels' kernels take it, and in the order of the weights' columns unless that is null.
 class Input {
   public:
     // zeros: of all weights together, as LinearKernels has them.
-    Input(const float* x, int64_t x_stride, int64_t k, int64_t n_rows, bool exact, unsigned zeros) : x_(x), x_stride_(x_stride), k_(k), exact_(exact) {
-        if (exact) return;
+    Input(const float* x, int64_t x_stride, int64_t k, int64_t n_rows, const int32_t* order, bool exact, unsigned zeros)
+        : x_(x), x_stride_(x_stride), k_(k), exact_(exact) {
+        const int64_t per_task = std::max<int64_t>(1, QUANTIZED_PER_TASK / k);
+        const auto each_row = [&](const auto& fn) {
+            pool().run((n_rows + per_task - 1) / per_task, [&](int64_t task) { fn(task * per_task, std::min(n_rows, (task + 1) * per_task)); });
+        };
+        if (exact) {
+            if (order == nullptr) return;
+            float* gathered = reinterpret_cast<float*>(scratch(size_t(n_rows * k * 4)));
+            each_row([&](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) gather(x + row * x_stride, order, k, gathered + row * k);
+            });
+            x_ = gathered;
+            x_stride_ = k;
+            return;
+        }
         const int64_t group = group_of(n_rows), rows = round_up(n_rows, group), blocks = k / BLOCK;
         const size_t q_bytes = size_t(round_up<int64_t>(rows * k, 64)), scale_bytes = size_t(round_up<int64_t>(rows * blocks * 4, 64));
-        uint8_t* p = scratch(q_bytes + 2 * scale_bytes + size_t(N_ZEROS * rows * blocks * 8));
+        uint8_t* p = scratch(q_bytes + 4 * scale_bytes + size_t(N_ZEROS * rows * blocks * 8));
         quantized_ = {reinterpret_cast<int8_t*>(p),
                       reinterpret_cast<float*>(p + q_bytes),
                       reinterpret_cast<float*>(p + q_bytes + scale_bytes),
-                      reinterpret_cast<int32_t*>(p + q_bytes + 2 * scale_bytes),
+                      reinterpret_cast<float*>(p + q_bytes + 2 * scale_bytes),
+                      reinterpret_cast<int32_t*>(p + q_bytes + 4 * scale_bytes),
                       blocks,
                       group,
                       rows,
                       zeros};
-        const int64_t per_task = std::max<int64_t>(1, QUANTIZED_PER_TASK / k);
-        pool().run((n_rows + per_task - 1) / per_task, [&](int64_t task) {
-            for (int64_t row = task * per_task; row < std::min(n_rows, (task + 1) * per_task); ++row) {
-                linear_kernels().quantize(x + row * x_stride, quantized_, row);
+        each_row([&](int64_t begin, int64_t end) {
+            std::vector<float> gathered(order ? size_t(k) : 0);
+            for (int64_t row = begin; row < end; ++row) {
+                const float* values = x + row * x_stride;
+                if (order) gather(values, order, k, gathered.data());
+                linear_kernels().quantize(order ? gathered.data() : values, quantized_, row);
             }
         });
     }
@@ -97,6 +118,7 @@ class Linears : public Op {
         : x_(address<const float>(x)), x_stride_(x_stride), exact_(exact) {
         for (size_t i = 0; i < weights.size(); ++i) {
             if (weights[i]->n_in() != weights[0]->n_in()) throw std::invalid_argument("The weights take rows of different sizes.");
+            if (!weights[i]->same_order(*weights[0])) throw std::invalid_argument("The weights have their columns in different orders.");
             if (weights[i]->is_float()) exact_ = true;
             targets_.push_back({*weights[i], address<const float>(biases[i]), address<float>(outs[i])});
             n_panels_ += weights[i]->n_panels();
@@ -109,7 +131,7 @@ class Linears : public Op {
         const int64_t k = targets_[0].weight.n_in();
         unsigned zeros = 0;
         for (const Target& target : targets_) zeros |= linear_kernels().zeros[target.weight.format()];
-        const Input input(x_, x_stride_, k, sizes.n_rows, exact_, zeros);
+        const Input input(x_, x_stride_, k, sizes.n_rows, targets_[0].weight.order(), exact_, zeros);
         each_panel(n_panels_, panel_bytes_, k, sizes.n_rows, [&](int64_t panel, int64_t first, int64_t n) {
             const Target* target = targets_.data();
             while (panel >= target->weight.n_panels()) panel -= (target++)->weight.n_panels();
@@ -138,12 +160,14 @@ class GatedLinear : public Op {
           up_bias_(address<const float>(up_bias)), gelu_(gelu), out_(address<float>(out)),
           exact_(exact || gate.is_float() || up.is_float()) {
         if (gate.n_in() != up.n_in() || gate.n_out() != up.n_out()) throw std::invalid_argument("gate and up have different shapes.");
+        if (!gate.same_order(up)) throw std::invalid_argument("gate and up have their columns in different orders.");
     }
 
     void run(const Sizes& sizes) const override {
         if (sizes.n_rows == 0) return;
         const int64_t k = gate_.n_in(), n_out = gate_.n_out();
-        const Input input(x_, x_stride_, k, sizes.n_rows, exact_, linear_kernels().zeros[gate_.format()] | linear_kernels().zeros[up_.format()]);
+        const unsigned zeros = linear_kernels().zeros[gate_.format()] | linear_kernels().zeros[up_.format()];
+        const Input input(x_, x_stride_, k, sizes.n_rows, gate_.order(), exact_, zeros);
         each_panel(gate_.n_panels(), gate_.panel_bytes() + up_.panel_bytes(), k, sizes.n_rows, [&](int64_t panel, int64_t first, int64_t n) {
             alignas(64) float gate[MOST_ROWS * PANEL];
             alignas(64) float up[MOST_ROWS * PANEL];
@@ -170,7 +194,9 @@ class GatedLinear : public Op {
 class Embedding : public Op {
   public:
     Embedding(uintptr_t out, uintptr_t ids, const Packed& weight, float scale)
-        : out_(address<float>(out)), ids_(address<const int64_t>(ids)), weight_(weight), scale_(scale) {}
+        : out_(address<float>(out)), ids_(address<const int64_t>(ids)), weight_(weight), scale_(scale) {
+        if (weight.order()) throw std::invalid_argument("Rows are looked up in weights whose columns are in their own order.");
+    }
 
     void run(const Sizes& sizes) const override {
         const int64_t k = weight_.n_in();
@@ -200,14 +226,15 @@ void bind_linear(nb::module_& m) {
     nb::class_<Packed>(m, "Packed")
         .def(
             "__init__",
-            [](Packed* self, const std::string& type, I n_out, I n_in, A rows, I row_bytes, A scales, A zeros, I group) {
+            [](Packed* self, const std::string& type, I n_out, I n_in, A rows, I row_bytes, A scales, A zeros, I group, A order) {
                 nb::gil_scoped_release release;
                 const Stored stored{address<const uint8_t>(rows), row_bytes, address<const float>(scales),
-                                    address<const uint8_t>(zeros), group};
+                                    address<const void>(zeros),   group,     address<const int32_t>(order)};
                 new (self) Packed(type, n_out, n_in, stored);
             },
             nb::arg("type"), nb::arg("n_out"), nb::arg("n_in"), nb::arg("rows"), nb::arg("row_bytes"), nb::arg("scales") = 0,
-            nb::arg("zeros") = 0, nb::arg("group") = 0)
+            nb::arg("zeros") = 0, nb::arg("group") = 0, nb::arg("order") = 0)
+        .def("same_order", &Packed::same_order)
         .def_prop_ro("n_bytes", &Packed::n_bytes)
         .def_prop_ro("format", &Packed::format_name);
     bind_op<Linears, A, I, const std::vector<const Packed*>&, const std::vector<A>&, const std::vector<A>&, bool>(m, "Linears");

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.launch import address, empty, launch, native
+from kernels.cpu.rows import gelu_tanh_mul, silu_mul
 from kernels.cpu.support import require, require_shape, unsupported, whole, whole_rows
 from kernels.ops import DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
+
+_MOST_ZERO = 128
+"""Of INT8, in magnitude."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,13 +33,15 @@ class PackedWeight:
 
 
 def pack(weight: Weight) -> PackedWeight:
-    """Reads the whole weight, on all threads."""
+    """Reads the whole weight, on all threads. ValueError for zero points and orders that are not as Weight says."""
     data = whole_rows(weight.data)
     row_bytes = data.stride(0) * data.element_size()
     apart: tuple[int, ...] = ()
     if weight.qtype in SCALED:
-        scales, zeros = whole(weight.scales), whole(weight.zeros)
-        apart = address(scales), address(zeros), weight.group
+        scales, zeros, order = whole(weight.scales), whole(weight.zeros), whole(weight.order)
+        if zeros is not None and zeros.dtype == torch.int16 and zeros.abs().amax() > _MOST_ZERO:
+            raise ValueError(f"Zero points of {weight.qtype} are -{_MOST_ZERO} to {_MOST_ZERO}, not {zeros.abs().amax()}.")
+        apart = address(scales), address(zeros), weight.group, address(order)
     return PackedWeight(
         weight.qtype, weight.shape, native.Packed(weight.qtype, *weight.shape, data.data_ptr(), row_bytes, *apart)
     )
@@ -49,8 +55,22 @@ def quant_linears(
         _check_bias(weight, bias)
     outs = tuple(empty(len(x), weight.shape[0]) for weight in weights)
     added = [whole(bias) for bias in biases]
-    launch(native.Linears, x, x.stride(0), [weight.native for weight in weights], added, list(outs), exact, n_rows=len(x))
+    for part in _of_one_order(weights):
+        packed, to_add, to = ([values[i] for i in part] for values in ([weight.native for weight in weights], added, outs))
+        launch(native.Linears, x, x.stride(0), packed, to_add, to, exact, n_rows=len(x))
     return outs
+
+
+def _of_one_order(weights: Sequence[PackedWeight]) -> list[list[int]]:
+    """Places of the weights, those together that x is put into one order for."""
+    parts: list[list[int]] = []
+    for i, weight in enumerate(weights):
+        part = next((part for part in parts if weight.native.same_order(weights[part[0]].native)), None)
+        if part is None:
+            parts.append([i])
+        else:
+            part.append(i)
+    return parts
 
 
 def quant_linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, *, exact: bool = False) -> Tensor:
@@ -72,6 +92,8 @@ def gated_linear(
         raise ValueError(f"gate is of shape {gate.shape}, up of {up.shape}.")
     for weight, bias in zip((gate, up), biases, strict=True):
         _check_bias(weight, bias)
+    if not gate.native.same_order(up.native):
+        return (gelu_tanh_mul if gelu else silu_mul)(*quant_linears(x, (gate, up), biases, exact=exact))
     out = empty(len(x), gate.shape[0])
     added = (whole(bias) for bias in biases)
     launch(native.GatedLinear, x, x.stride(0), gate.native, up.native, *added, gelu, out, exact, n_rows=len(x))
@@ -123,13 +145,22 @@ def _unsupported_fast(spec: OpSpec) -> str | None:
 
 
 _PRODUCTS = (("quant_linear", quant_linear), ("quant_linears", quant_linears), ("gated_linear", gated_linear))
-_FLOATS = (*DENSE, "FP8", "NF4")
+_FLOATS = (*DENSE, "FP8", "NF4", "FP4")
 _QUICK = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in QTYPES if qtype not in _FLOATS)
 _PLAIN = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in _FLOATS)
 _EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in QTYPES)
 
+
+
+def products(op: str, fn: Callable[..., Any], exact: Callable[..., Any]) -> tuple[Impl, ...]:
+    """The implementations of an operator on packed weights: one that quantises activations, and one that does not."""
+    return (
+        Impl(op, "cpp", fn, _unsupported_fast, _QUICK, pack, quantized),
+        Impl(op, "cpp exact", exact, _unsupported, (*_PLAIN, *_EXACT), pack),
+    )
+
+
 IMPLS = (
-    *(Impl(op, "cpp", fn, _unsupported_fast, _QUICK, pack, quantized) for op, fn in _PRODUCTS),
-    *(Impl(op, "cpp exact", partial(fn, exact=True), _unsupported, (*_PLAIN, *_EXACT), pack) for op, fn in _PRODUCTS),
+    *(impl for op, fn in _PRODUCTS for impl in products(op, fn, partial(fn, exact=True))),
     Impl("embedding", "cpp", embedding, _unsupported, (*_PLAIN, *_QUICK), pack),
 )

@@ -11,6 +11,10 @@ constexpr int EXACT_CHUNK = 256;  // values of K in float32 at once: 16 KiB for 
 template <Format T, int B>
 PW_INLINE F number(W w) {
     if constexpr (NF4<T>) return w_look_up<B>(w, NF4_VALUES);
+    else if constexpr (FP4<T>) return w_look_up<B>(w, FP4_VALUES);
+    else if constexpr (E2M1<T>) return w_look_up<B>(w, E2M1_VALUES);
+    else if constexpr (DOUBLED<T>) return w_look_up<B>(w, DOUBLED_VALUES);
+    else if constexpr (IQ4<T>) return w_look_up<B>(w, IQ4_VALUES);
     else return w_float<B>(w);
 }
 
@@ -19,15 +23,18 @@ template <Format T, int G = 0, typename Use>
 PW_INLINE void each_of_block(const uint8_t* block, const Head& head, const Scales& scales, const Use& use) {
     using L = Layout<T>;
     if constexpr (G < 8) {
-        const F scale = L::HALVES && G >= 4 ? scales.second : scales.first;
+        const bool second = L::HALVES && G >= 4;
+        const F scale = second ? scales.second : scales.first, minimum = second ? scales.second_minimum : scales.minimum;
         W w = group<T, G>(block);
+        if constexpr (T == TQ1_0 || T == TQ2_0) w = w_sub(w, 1);
+        if constexpr (T == Q3_K) w = w_sub(w, 4);
         if constexpr (T == Q4_0) w = w_sub(w, 8);
         if constexpr (T == Q5_0) w = w_sub(w, 16);
         if constexpr (T == Q6_K) w = w_sub(w, 32);
         const auto put = [&](int i, F numbers) {
-            if constexpr (INT4<T>) numbers = f_fma(f_all(1.0f), numbers, head.dmin);
+            if constexpr (SCALED<T> && L::MINS) numbers = f_fma(f_all(1.0f), numbers, head.dmin);
             F value = f_mul(numbers, scale);
-            if constexpr (L::MINS && !INT4<T>) value = f_fma(f_all(1.0f), value, scales.minimum);
+            if constexpr (!SCALED<T> && L::MINS) value = f_fma(f_all(1.0f), value, minimum);
             use(4 * G + i, value);
         };
         put(0, number<T, 0>(w));

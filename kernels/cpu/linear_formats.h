@@ -29,10 +29,11 @@ struct Plain {
 struct Super {
     static constexpr int NB = 8;
 };
-// The head is each row's float32 scale for N values and, with Z, its zero point, a byte. N divides what is unpacked at once.
+// The head is each row's float32 scale for N values and, with Z, its zero point: a byte, or of INT8 a bfloat16 with the sign changed. N divides
+// what is unpacked at once.
 template <int N, int B, bool Z = false>
 struct Scaled {
-    static constexpr int NB = N / BLOCK, BITS = B, HEAD = Z ? 80 : 64, META = 0, HIGH = 0;
+    static constexpr int NB = N / BLOCK, BITS = B, HEAD = !Z ? 64 : B == 8 ? 96 : 80, META = 0, HIGH = 0;
     static constexpr int ZERO = B == 8 && UNSIGNED_DOTS ? ZERO_128 : -1;
     static constexpr bool MINS = Z, HALVES = false;
 };
@@ -74,8 +75,58 @@ struct Layout<Q5_K> : Super {
 };
 template <>
 struct Layout<Q6_K> : Super {
-    static constexpr int BITS = 6, HEAD = 32, META = 32, HIGH = 128, ZERO = ZERO_32;
+    static constexpr int BITS = 6, HEAD = 32, META = 32, HIGH = 128, ZERO = HALVES_32;
     static constexpr bool MINS = false, HALVES = true;
+};
+// A byte of META has the scale of a half in its low bits, and the minimum in its high ones.
+template <>
+struct Layout<Q2_K> : Super {
+    static constexpr int BITS = 2, HEAD = 64, META = 32, HIGH = 0, ZERO = -1;
+    static constexpr bool MINS = true, HALVES = true;
+};
+template <>
+struct Layout<Q3_K> : Super {
+    static constexpr int BITS = 3, HEAD = 32, META = 32, HIGH = 64, ZERO = HALVES_4;
+    static constexpr bool MINS = false, HALVES = true;
+};
+// Codes that stand for signed bytes.
+constexpr int ZERO_OF_BYTES = UNSIGNED_DOTS ? ZERO_128 : -1;
+template <>
+struct Layout<IQ4_NL> : Plain {
+    static constexpr int BITS = 4, META = 32, HIGH = 0, ZERO = ZERO_OF_BYTES;
+    static constexpr bool MINS = false;
+};
+template <>
+struct Layout<IQ4_XS> : Super {
+    static constexpr int BITS = 4, HEAD = 32, META = 16, HIGH = 0, ZERO = ZERO_OF_BYTES;
+    static constexpr bool MINS = false, HALVES = false;
+};
+struct Ternary : Super {
+    static constexpr int BITS = 2, HEAD = 32, META = 0, HIGH = 0, ZERO = ZERO_1;
+    static constexpr bool MINS = false, HALVES = false;
+};
+template <>
+struct Layout<TQ1_0> : Ternary {};
+template <>
+struct Layout<TQ2_0> : Ternary {};
+// Codes that stand for integers from -12 to 12, twice what E2M1 means. META is half of the scale, a bfloat16.
+struct Short : Plain {
+    static constexpr int BITS = 4, META = 32, HIGH = 0, ZERO = ZERO_16;
+    static constexpr bool MINS = false;
+};
+template <>
+struct Layout<MXFP4> : Short {};
+template <>
+struct Layout<E2M1_SHORT> : Short {};
+template <>
+struct Layout<E2M1_32> : Scaled<32, 4> {
+    static constexpr int ZERO = ZERO_16;
+};
+// The head has the scales of both halves.
+template <>
+struct Layout<E2M1_16> : Scaled<32, 4> {
+    static constexpr int HEAD = 128, ZERO = HALVES_16;
+    static constexpr bool HALVES = true;
 };
 
 template <>
@@ -89,6 +140,10 @@ struct Layout<INT8_128> : Scaled<128, 8> {};
 template <>
 struct Layout<INT8_32> : Scaled<32, 8> {};
 template <>
+struct Layout<INT8_ZERO_128> : Scaled<128, 8, true> {};
+template <>
+struct Layout<INT8_ZERO_32> : Scaled<32, 8, true> {};
+template <>
 struct Layout<FP8_128> : Scaled<128, 8> {};
 template <>
 struct Layout<FP8_32> : Scaled<32, 8> {};
@@ -96,34 +151,67 @@ template <>
 struct Layout<NF4_64> : Scaled<64, 4> {};
 template <>
 struct Layout<NF4_32> : Scaled<32, 4> {};
+template <>
+struct Layout<FP4_64> : Scaled<64, 4> {};
+template <>
+struct Layout<FP4_32> : Scaled<32, 4> {};
 
 template <Format T>
 constexpr bool INT4 = T == INT4_128 || T == INT4_64 || T == INT4_32;
+template <Format T>
+constexpr bool INT8_ZERO = T == INT8_ZERO_128 || T == INT8_ZERO_32;
 template <Format T>
 constexpr bool FP8 = T == FP8_128 || T == FP8_32;
 template <Format T>
 constexpr bool NF4 = T == NF4_64 || T == NF4_32;
 template <Format T>
-constexpr bool SCALED = INT4<T> || FP8<T> || NF4<T> || T == INT8_128 || T == INT8_32;
+constexpr bool FP4 = T == FP4_64 || T == FP4_32;
+template <Format T>
+constexpr bool IQ4 = T == IQ4_NL || T == IQ4_XS;
+template <Format T>
+constexpr bool DOUBLED = T == MXFP4 || T == E2M1_SHORT;
+template <Format T>
+constexpr bool E2M1 = T == E2M1_32 || T == E2M1_16;
+template <Format T>
+constexpr bool SCALED = INT4<T> || FP8<T> || NF4<T> || FP4<T> || E2M1<T> || INT8_ZERO<T> || T == INT8_128 || T == INT8_32;
 // Integers that are signed bytes.
 template <Format T>
-constexpr bool SIGNED = Layout<T>::BITS == 8;
+constexpr bool SIGNED = Layout<T>::BITS == 8 || IQ4<T>;
 
-// Appendix E of the QLoRA paper, arXiv:2305.14314.
+// CODES of kernels/ops.py.
 alignas(64) constexpr float NF4_VALUES[16] = {
     -1.0f,                -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
     -0.09105003625154495f, 0.0f,                0.07958029955625534f, 0.16093020141124725f,  0.24611230194568634f,  0.33791524171829224f,
     0.44070982933044434f, 0.5626170039176941f,  0.7229568362236023f,  1.0f,
 };
+alignas(64) constexpr float FP4_VALUES[16] = {
+    0.0f, 0.0052083334885537624f,  0.6666666865348816f,  1.0f,  0.3333333432674408f,  0.5f,  0.1666666716337204f,  0.25f,
+    0.0f, -0.0052083334885537624f, -0.6666666865348816f, -1.0f, -0.3333333432674408f, -0.5f, -0.1666666716337204f, -0.25f,
+};
+alignas(64) constexpr float E2M1_VALUES[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+// kvalues_mxfp4 and kvalues_iq4nl of ggml-common.h.
+alignas(64) constexpr float DOUBLED_VALUES[16] = {0.0f, 1.0f,  2.0f,  3.0f,  4.0f,  6.0f,  8.0f,  12.0f,
+                                                  0.0f, -1.0f, -2.0f, -3.0f, -4.0f, -6.0f, -8.0f, -12.0f};
+alignas(64) constexpr float IQ4_VALUES[16] = {-127.0f, -104.0f, -83.0f, -65.0f, -49.0f, -35.0f, -22.0f, -10.0f,
+                                              1.0f,    13.0f,   25.0f,  38.0f,  53.0f,  69.0f,  89.0f,  113.0f};
+// The integers of a table as bytes of a dot product, plus the zero point that it takes off.
+struct alignas(16) Codes {
+    uint8_t bytes[16];
+    constexpr Codes(const float (&values)[16], int zero) : bytes{} {
+        for (int i = 0; i < 16; ++i) bytes[i] = uint8_t(int(values[i]) + zero);
+    }
+};
+constexpr Codes DOUBLED_CODES{DOUBLED_VALUES, 16}, IQ4_CODES{IQ4_VALUES, UNSIGNED_DOTS ? 128 : 0};
 
 template <Format T>
-constexpr int LOW = Layout<T>::BITS == 8 ? 512 : 256;
+constexpr int LOW = Layout<T>::BITS == 8 ? 512 : Layout<T>::BITS < 4 ? 128 : 256;
 template <Format T>
 constexpr int BLOCK_BYTES = Layout<T>::META + Layout<T>::HIGH + LOW<T>;
 template <Format T>
 constexpr int SUPER_BYTES = Layout<T>::HEAD + Layout<T>::NB * BLOCK_BYTES<T>;
 
-// Values 4 G .. 4 G + 3 of all 16 rows: unsigned integers below 2^BITS, or signed bytes.
+// Values 4 G .. 4 G + 3 of all 16 rows: unsigned integers below 2^BITS, codes among them, or signed bytes.
 template <Format T, int G>
 PW_INLINE W group(const uint8_t* block) {
     using L = Layout<T>;
@@ -131,6 +219,10 @@ PW_INLINE W group(const uint8_t* block) {
     const uint8_t* low = high + L::HIGH;
     if constexpr (L::BITS == 8) {
         return w_load(low + 64 * G);
+    } else if constexpr (L::BITS < 4) {
+        const W bits = w_and(w_shift<-2 * (G % 4)>(w_load(low + 64 * (G / 4))), 3);
+        if constexpr (L::BITS == 3) return w_or_and(bits, w_shift<2 - G>(w_load(high)), 4);
+        return bits;
     } else {
         const W packed = w_load(low + 64 * (G / 2));
         const W bits = G % 2 ? w_and(w_shift<-4>(packed), 15) : w_and(packed, 15);
@@ -140,18 +232,29 @@ PW_INLINE W group(const uint8_t* block) {
     }
 }
 
-// What multiplies the integers of a block: scale (of its first half, where halves differ), scale of the second half, minimum.
+// The same as dot products take them: what codes stand for, and where bytes have no sign, signed ones plus 128, for which ZERO_128 makes up.
+template <Format T, int G>
+PW_INLINE W dot_group(const uint8_t* block) {
+    const W w = group<T, G>(block);
+    if constexpr (E2M1<T> || DOUBLED<T>) return w_codes(w, DOUBLED_CODES.bytes);
+    else if constexpr (IQ4<T>) return w_codes(w, IQ4_CODES.bytes);
+    else return SIGNED<T> && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
+}
+
+// What multiplies the integers of a block: scale and minimum, of its first half where halves differ, and of its second half.
 struct Scales {
-    F first, second, minimum;
+    F first, second, minimum, second_minimum;
 };
 
 struct Head {
-    F d, dmin;  // of INT4 minus the zero point
+    F d, dmin;  // or the scale and minus the zero point, or the scales of both halves
 };
 
 template <Format T>
 PW_INLINE Head read_head(const uint8_t* super) {
     if constexpr (INT4<T>) return {f_load((const float*)super), f_mul(f_all(-1.0f), f_u8(super + 64))};
+    else if constexpr (INT8_ZERO<T>) return {f_load((const float*)super), f_bf16(super + 64)};
+    else if constexpr (T == E2M1_16) return {f_load((const float*)super), f_load((const float*)super + 16)};
     else if constexpr (SCALED<T>) return {f_load((const float*)super), f_zero()};
     else if constexpr (Layout<T>::NB == 1) return {f_zero(), f_zero()};
     else if constexpr (Layout<T>::MINS) return {f_half(super), f_half(super + 32)};
@@ -162,13 +265,26 @@ PW_INLINE Head read_head(const uint8_t* super) {
 template <Format T>
 PW_INLINE Scales read_scales(const Head& head, const uint8_t* block) {
     using L = Layout<T>;
-    Scales scales{f_zero(), f_zero(), f_zero()};
+    Scales scales{f_zero(), f_zero(), f_zero(), f_zero()};
     if constexpr (SCALED<T>) {
         scales.first = head.d;
-        if constexpr (INT4<T>) scales.minimum = f_mul(head.d, head.dmin);
+        if constexpr (L::HALVES) scales.second = head.dmin;
+        if constexpr (L::MINS) scales.minimum = f_mul(head.d, head.dmin);
+    } else if constexpr (DOUBLED<T>) {
+        scales.first = f_bf16(block);
     } else if constexpr (L::NB == 1) {
         scales.first = f_half(block);
         if constexpr (L::MINS) scales.minimum = f_half(block + 32);
+    } else if constexpr (T == Q2_K) {
+        const F dmin = f_mul(head.dmin, f_all(-1.0f));
+        scales.first = f_mul(head.d, f_u4<false>(block));
+        scales.second = f_mul(head.d, f_u4<false>(block + 16));
+        scales.minimum = f_mul(dmin, f_u4<true>(block));
+        scales.second_minimum = f_mul(dmin, f_u4<true>(block + 16));
+    } else if constexpr (L::META == 0) {
+        scales.first = head.d;
+    } else if constexpr (IQ4<T>) {
+        scales.first = f_mul(head.d, f_s8(block));
     } else if constexpr (L::HALVES) {
         scales.first = f_mul(head.d, f_s8(block));
         scales.second = f_mul(head.d, f_s8(block + 16));
@@ -184,6 +300,8 @@ template <Format T>
 PW_INLINE Scales read_dot_scales(const Head& head, const uint8_t* block) {
     Scales scales = read_scales<T>(head, block);
     if constexpr (Layout<T>::MINS && Layout<T>::ZERO == ZERO_16) scales.minimum = f_fma(f_all(16.0f), scales.first, scales.minimum);
+    if constexpr (E2M1<T>) scales.first = f_mul(scales.first, f_all(0.5f));
+    if constexpr (E2M1<T> && Layout<T>::HALVES) scales.second = f_mul(scales.second, f_all(0.5f));
     return scales;
 }
 

@@ -28,7 +28,7 @@ constexpr int FEW_ROWS = TWO_AT_ONCE || SIGNED<T> ? 2 * TILE : TILE;
 
 struct Unpacked {
     alignas(64) uint8_t w[CHUNK][8][64];
-    alignas(64) float first[CHUNK][16], second[CHUNK][16], minimum[CHUNK][16];
+    alignas(64) float first[CHUNK][16], second[CHUNK][16], minimum[CHUNK][16], second_minimum[CHUNK][16];
 };
 
 void quantize(const float* x, const Quantized& quantized, int64_t row) {
@@ -48,11 +48,14 @@ void quantize(const float* x, const Quantized& quantized, int64_t row) {
         const float d = largest - largest == 0.0f ? largest / 127.0f : largest - largest;
         quantized.d[at] = d;
         quantized.s[at] = d * float(sums.low[0] + sums.high[0] + sums.low[1] + sums.high[1]);
+        if (quantized.zeros & HALF_SUMS) {
+            for (int i = 0; i < 2; ++i) quantized.halves[2 * at + i] = d * float(sums.low[i] + sums.high[i]);
+        }
         for (int zero_kind = 0; zero_kind < N_ZEROS; ++zero_kind) {
             if (!(quantized.zeros >> zero_kind & 1)) continue;
             int32_t* seeds = quantized.seeds + (zero_kind * quantized.rows * quantized.blocks + at) * 2;
             const int point = -ZERO_POINT[zero_kind];
-            if (zero_kind == ZERO_32) {
+            if (zero_kind >= HALVES_4) {
                 for (int i = 0; i < 2; ++i) seeds[i] = dot_seed_of(point * sums.low[i], point * sums.high[i]);
             } else {
                 seeds[0] = dot_seed_of(point * (sums.low[0] + sums.low[1]), point * (sums.high[0] + sums.high[1]));
@@ -66,6 +69,7 @@ struct Rows {
     const int8_t* q;  // BLOCK for each row
     const float* d;
     const float* s;
+    const float* halves;
     const int32_t* seeds;
     int64_t group;
 
@@ -74,6 +78,7 @@ struct Rows {
         q = x.q + at * BLOCK;
         d = x.d + at;
         s = x.s + at;
+        halves = x.halves + at * 2;
         seeds = x.seeds + (zero_kind * x.rows * x.blocks + at) * 2;
     }
 
@@ -81,6 +86,7 @@ struct Rows {
         q += group * BLOCK;
         d += group;
         s += group;
+        halves += group * 2;
         seeds += group * 2;
     }
 };
@@ -88,6 +94,7 @@ struct Rows {
 template <Format T>
 constexpr unsigned zeros_of() {
     if constexpr (T >= F32) return 0;
+    else if constexpr (Layout<T>::HALVES && Layout<T>::MINS) return HALF_SUMS;
     else if constexpr (Layout<T>::ZERO < 0) return 0;
     else return 1u << Layout<T>::ZERO;
 }
@@ -153,7 +160,8 @@ PW_INLINE void add_scaled(F (&acc)[M], const Dot (&dots)[M], const Dot (&others)
         F part = f_mul(to_float<T>(dots[m]), scales.first);
         if constexpr (L::HALVES) part = f_fma(to_float<T>(others[m]), scales.second, part);
         acc[m] = f_fma(part, f_all(x.d[m]), acc[m]);
-        if constexpr (L::MINS) acc[m] = f_fma(scales.minimum, f_all(x.s[m]), acc[m]);
+        if constexpr (L::MINS) acc[m] = f_fma(scales.minimum, f_all(L::HALVES ? x.halves[2 * m] : x.s[m]), acc[m]);
+        if constexpr (L::MINS && L::HALVES) acc[m] = f_fma(scales.second_minimum, f_all(x.halves[2 * m + 1]), acc[m]);
     }
 }
 
@@ -197,12 +205,6 @@ PW_INLINE void add_two_blocks(F (&acc)[M], const Get& get, const Scales& scales,
     }
 }
 
-// As dot products take weights: signed bytes plus 128 where those have no sign, for which ZERO_128 makes up.
-template <Format T>
-PW_INLINE W to_unsigned(W w) {
-    return SIGNED<T> && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
-}
-
 // acc [M, 16] += blocks begin .. end, straight from the packed panel.
 template <Format T, int M>
 void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first, int64_t begin, int64_t end, float* sums) {
@@ -211,7 +213,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
     F acc[M];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) acc[m] = f_load(sums + m * PANEL);
-    const auto weights = [](const uint8_t* p) { return [p]<int G>() { return to_unsigned<T>(group<T, G>(p)); }; };
+    const auto weights = [](const uint8_t* p) { return [p]<int G>() { return dot_group<T, G>(p); }; };
     constexpr int BYTES = BLOCK_BYTES<T>;
     const uint8_t* p = super_at<T>(panel, begin);
     const auto two = [&](const Head& head, const uint8_t* q, const Head& next_head, const uint8_t* next) {
@@ -246,7 +248,7 @@ void tile_packed(const uint8_t* panel, const Quantized& quantized, int64_t first
 template <Format T, int G = 0>
 PW_INLINE void unpack_groups(const uint8_t* block, uint8_t* out) {
     if constexpr (G < 8) {
-        w_store(out + 64 * G, to_unsigned<T>(group<T, G>(block)));
+        w_store(out + 64 * G, dot_group<T, G>(block));
         unpack_groups<T, G + 1>(block, out);
     }
 }
@@ -263,6 +265,7 @@ void unpack(const uint8_t* panel, int64_t begin, int64_t end, Unpacked& out) {
             f_store(out.first[b + i], scales.first);
             if constexpr (L::HALVES) f_store(out.second[b + i], scales.second);
             if constexpr (L::MINS) f_store(out.minimum[b + i], scales.minimum);
+            if constexpr (L::MINS && L::HALVES) f_store(out.second_minimum[b + i], scales.second_minimum);
             unpack_groups<T>(p, out.w[b + i][0]);
         }
     }
@@ -278,7 +281,8 @@ void tile_unpacked(const Unpacked& unpacked, const Quantized& quantized, int64_t
     const auto weights = [&](int at) { return [w = unpacked.w[at][0]]<int G>() { return w_load(w + 64 * G); }; };
     const auto scales = [&](int at) {
         return Scales{f_load(unpacked.first[at]), Layout<T>::HALVES ? f_load(unpacked.second[at]) : f_zero(),
-                      Layout<T>::MINS ? f_load(unpacked.minimum[at]) : f_zero()};
+                      Layout<T>::MINS ? f_load(unpacked.minimum[at]) : f_zero(),
+                      Layout<T>::MINS && Layout<T>::HALVES ? f_load(unpacked.second_minimum[at]) : f_zero()};
     };
     const int n = int(end - begin);
     int at = 0;

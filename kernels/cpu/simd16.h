@@ -41,6 +41,12 @@ PW_INLINE F f_half(const uint8_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si25
 PW_INLINE F f_bf16(const uint8_t* p) { return {load_bf16((const uint16_t*)p).v}; }
 PW_INLINE F f_u8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
 PW_INLINE F f_s8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+// Sixteen nibbles, the low or the high ones of 16 bytes
+template <bool HIGH>
+PW_INLINE F f_u4(const uint8_t* p) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+    return {_mm512_cvtepi32_ps(HIGH ? _mm512_srli_epi32(bytes, 4) : _mm512_and_si512(bytes, _mm512_set1_epi32(15)))};
+}
 
 struct W {
     __m512i v;
@@ -65,6 +71,10 @@ PW_INLINE F w_float(W a) {  // byte B of each row, signed
 template <int B>
 PW_INLINE F w_look_up(W a, const float* table) {
     return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, 8 * B), _mm512_load_ps(table))};
+}
+// table[byte] for each byte, all below 16
+PW_INLINE W w_codes(W a, const uint8_t* table) {
+    return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)table)), a.v)};
 }
 // Sixteen numbers of FP8_UNIT each
 PW_INLINE F f_fp8(const uint8_t* p) { return {load_f8(p).v}; }
@@ -117,6 +127,14 @@ PW_INLINE F f_s8(const uint8_t* p) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
 }
+template <bool HIGH>
+PW_INLINE F f_u4(const uint8_t* p) {
+    const auto eight = [](const uint8_t* from) {
+        const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+        return _mm256_cvtepi32_ps(HIGH ? _mm256_srli_epi32(bytes, 4) : _mm256_and_si256(bytes, _mm256_set1_epi32(15)));
+    };
+    return {eight(p), eight(p + 8)};
+}
 
 struct W {
     __m256i a, b;
@@ -161,6 +179,10 @@ PW_INLINE F w_look_up(W x, const float* table) {
         return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, i), _mm256_permutevar8x32_ps(high, i), upper);
     };
     return {eight(x.a), eight(x.b)};
+}
+PW_INLINE W w_codes(W x, const uint8_t* table) {
+    const __m256i codes = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)table));
+    return {_mm256_shuffle_epi8(codes, x.a), _mm256_shuffle_epi8(codes, x.b)};
 }
 PW_INLINE F f_fp8(const uint8_t* p) { return {load_f8(p).v, load_f8(p + 8).v}; }
 PW_INLINE __m256i four(const int8_t* x) {
@@ -256,11 +278,15 @@ PW_INLINE F f_mul(F x, F y) { return f_each([&](int i) { return vmulq_f32(x.v[i]
 PW_INLINE F f_fma(F x, F y, F z) { return f_each([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); }); }
 PW_INLINE F f_half(const uint8_t* p) { return f_each([p](int i) { return load_f16((const uint16_t*)p + 4 * i).v; }); }
 PW_INLINE F f_bf16(const uint8_t* p) { return f_each([p](int i) { return load_bf16((const uint16_t*)p + 4 * i).v; }); }
-PW_INLINE F f_u8(const uint8_t* p) {
-    const uint8x16_t bytes = vld1q_u8(p);
+PW_INLINE F f_u8(uint8x16_t bytes) {
     const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_u8(vget_high_u8(bytes));
     return {{vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(low))),
              vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(high)))}};
+}
+PW_INLINE F f_u8(const uint8_t* p) { return f_u8(vld1q_u8(p)); }
+template <bool HIGH>
+PW_INLINE F f_u4(const uint8_t* p) {
+    return f_u8(HIGH ? vshrq_n_u8(vld1q_u8(p), 4) : vandq_u8(vld1q_u8(p), vdupq_n_u8(15)));
 }
 PW_INLINE F f_s8(const uint8_t* p) {
     const int8x16_t bytes = vld1q_s8((const int8_t*)p);
@@ -312,6 +338,10 @@ PW_INLINE F w_look_up(W x, const float* table) {
         const uint32x4_t places = vmlaq_u32(vdupq_n_u32(0x03020100), first, vdupq_n_u32(0x01010101));
         return vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(places)));
     });
+}
+PW_INLINE W w_codes(W x, const uint8_t* table) {
+    const uint8x16_t codes = vld1q_u8(table);
+    return w_each([&](int i) { return vqtbl1q_u8(codes, x.v[i]); });
 }
 PW_INLINE F f_fp8(const uint8_t* p) {
     const int8x16_t bytes = vld1q_s8((const int8_t*)p);

@@ -8,6 +8,7 @@ from kernels.ops import DENSE, QTYPES, Impl, OpSpec
 from kernels.reference.activation import gelu_tanh_mul, silu_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
+from kernels.reference.experts import add_gated, experts_down, experts_gated, route
 from kernels.reference.heads import heads_linear
 from kernels.reference.linear import embedding, gated_linear, quant_linear, quant_linears
 from kernels.reference.norm import rms_norm, rms_norm_add
@@ -53,6 +54,10 @@ IMPLS = tuple(
         ("quant_linears", quant_linears, _MATRICES),
         ("gated_linear", gated_linear, _MATRICES),
         ("heads_linear", heads_linear, tuple(OpSpec(dtype=dtype, qtype=qtype) for dtype in _FLOATS for qtype in DENSE)),
+        ("route", route, _PLAIN),
+        ("experts_gated", experts_gated, _MATRICES),
+        ("experts_down", experts_down, _MATRICES),
+        ("add_gated", add_gated, _PLAIN),
         ("embedding", embedding, _MATRICES),
         ("rms_norm", rms_norm, _PLAIN),
         ("rms_norm_add", rms_norm_add, _PLAIN),

@@ -7,34 +7,45 @@ Integers are unpacked eight at a time, as bytes of an int64, which is several ti
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from kernels.ops import BLOCKS, DENSE, NF4_VALUES, Weight
+from kernels.ops import BLOCKS, CODES, DENSE, SCALED, Weight
 
 _LOW_NIBBLES = 0x0F0F0F0F0F0F0F0F
 _LOWEST_BITS = 0x0101010101010101
 _LOW_PAIRS = 0x0303030303030303
 
+IQ4_CODES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""What the nibbles of IQ4_NL and IQ4_XS stand for: kvalues_iq4nl of ggml-common.h."""
+
+E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Of MXFP4: kvalues_mxfp4 there."""
+
 
 def dense(weight: Weight, out: Tensor | None = None) -> Tensor:
-    """The values of any weight, float32 [out, in], in `out` if given (contiguous)."""
+    """The values of any weight, float32 [out, in], in `out` if given (contiguous); columns are those of x, whatever the order."""
     if weight.qtype in BLOCKS:
         return dequantize(weight.qtype, weight.data, out)
     if out is None:
         out = torch.empty(weight.shape, device=weight.data.device)
     if weight.qtype in DENSE:
         return out.copy_(weight.data)
-    if weight.qtype in ("INT4", "NF4"):
-        nibbles = torch.stack((weight.data & 15, weight.data >> 4), -1).flatten(1)
-        out.copy_(torch.tensor(NF4_VALUES, device=out.device)[nibbles.int()] if weight.qtype == "NF4" else nibbles)
-    else:
-        out.copy_(weight.data)
-    groups = out.view(*weight.scales.shape, weight.group)
-    if weight.qtype == "INT4":
-        groups.sub_(8.0 if weight.zeros is None else weight.zeros.unsqueeze(-1))
+    if weight.order is not None:
+        return out.index_copy_(1, weight.order.long().to(out.device), dense(replace(weight, order=None)))
+    numbers = weight.data
+    if SCALED[weight.qtype][1] == 2:
+        numbers = torch.stack((numbers & 15, numbers >> 4), -1).flatten(1)
+    if weight.qtype in CODES:
+        numbers = torch.tensor(CODES[weight.qtype], device=out.device)[numbers.int()]
+    groups = out.copy_(numbers).view(*weight.scales.shape, weight.group)
+    if weight.zeros is not None:
+        groups.sub_(weight.zeros.unsqueeze(-1))
+    elif weight.qtype == "INT4":
+        groups.sub_(8.0)
     groups.mul_(weight.scales.unsqueeze(-1))
     return out
 
@@ -56,7 +67,7 @@ def dequantize(qtype: str, data: Tensor, out: Tensor | None = None) -> Tensor:
         raise ValueError(f"Dequantised values are float32 {shape}, which out {out.dtype} {tuple(out.shape)} is not.")
     blocks = data.reshape(-1, n_bytes)
     if blocks.storage_offset() % 2:
-        blocks = blocks.clone()  # every field of a block is read in units of two bytes or more
+        blocks = blocks.clone()  # fields of most blocks are read in units of two bytes or more
     _DEQUANTIZE[qtype](blocks, out.view(-1, n_values))
     return out
 
@@ -161,6 +172,68 @@ def _q6_k(blocks: Tensor, out: Tensor) -> None:
     out.view(-1, 16, 16).mul_(scales.unsqueeze(-1))
 
 
+def _pairs(blocks: Tensor, start: int, stop: int) -> Tensor:
+    """Numbers of two bits, four to a byte and 32 bytes apart, as a byte each: int64 [n, bytes / 32, 4, 4]."""
+    shifts = torch.arange(0, 8, 2, device=blocks.device).view(4, 1)
+    return _words(blocks, start, stop).unflatten(1, (-1, 1, 4)) >> shifts & _LOW_PAIRS
+
+
+def _q2_k(blocks: Tensor, out: Tensor) -> None:
+    _write(_pairs(blocks, 16, 80), out)
+    scales, minimums = (blocks[:, :16] & 15) * _half(blocks, 80), (blocks[:, :16] >> 4) * _half(blocks, 82)
+    out.view(-1, 16, 16).mul_(scales.unsqueeze(-1)).sub_(minimums.unsqueeze(-1))
+
+
+def _q3_k(blocks: Tensor, out: Tensor) -> None:
+    shifts = torch.arange(8, device=blocks.device).view(8, 1)
+    high = (_words(blocks, 0, 32).unsqueeze(1) >> shifts & _LOWEST_BITS) << 2
+    _write(_pairs(blocks, 32, 96).view(-1, 8, 4) | high, out, zero=4)
+    low, high = blocks[:, 96:104], blocks[:, 104:108]
+    scales = torch.cat((low & 15, low >> 4), 1) | torch.cat([high >> shift & 3 for shift in (0, 2, 4, 6)], 1) << 4
+    out.view(-1, 16, 16).mul_(((scales.to(torch.int8) - 32) * _half(blocks, 108)).unsqueeze(-1))
+
+
+def _write_codes(words: Tensor, codes: tuple[int, ...], out: Tensor) -> None:
+    """codes[byte] for each byte of words -> out."""
+    places = words.view(out.shape[0], out.shape[1] // 8).view(torch.uint8)
+    out.copy_(torch.tensor(codes, dtype=torch.int8, device=out.device)[places.int()])
+
+
+def _iq4_nl(blocks: Tensor, out: Tensor) -> None:
+    _write_codes(_nibbles(_words(blocks, 2, 18), 1), IQ4_CODES, out)
+    out.mul_(_half(blocks, 0))
+
+
+def _iq4_xs(blocks: Tensor, out: Tensor) -> None:
+    _write_codes(_nibbles(_words(blocks, 8, 136), 8), IQ4_CODES, out)
+    low = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), -1).flatten(1)
+    high = blocks[:, 2:4].view(torch.int16).int() >> torch.arange(0, 16, 2, device=blocks.device) & 3
+    scales = (low | high << 4) - 32
+    out.view(-1, 8, 32).mul_((scales * _half(blocks, 0)).unsqueeze(-1))
+
+
+def _mxfp4(blocks: Tensor, out: Tensor) -> None:
+    """The scale is half of what its E8M0 means, and the numbers are doubled, so that they are integers."""
+    _write_codes(_nibbles(blocks[:, 1:].clone(memory_format=torch.contiguous_format).view(torch.int64), 1), E2M1_DOUBLED, out)
+    exponent = blocks[:, :1].int()
+    scales = torch.where(exponent < 2, 0x200000 << exponent.clamp(max=1), (exponent - 1) << 23)
+    out.mul_(scales.view(torch.float32))
+
+
+def _tq1_0(blocks: Tensor, out: Tensor) -> None:
+    """Five digits of base 3 to a byte, four in the last ones, as a fraction of 256: tripled, it has a digit above the byte."""
+    powers = torch.tensor([1, 3, 9, 27, 81], dtype=torch.uint8, device=blocks.device).view(5, 1)
+    parts = ((0, 32, 5), (32, 48, 5), (48, 52, 4))
+    digits = [(blocks[:, start:stop].unsqueeze(1) * powers[:n]).flatten(1) for start, stop, n in parts]
+    out.copy_((torch.cat(digits, 1).to(torch.int16) * 3 >> 8) - 1)
+    out.mul_(_half(blocks, 52))
+
+
+def _tq2_0(blocks: Tensor, out: Tensor) -> None:
+    _write(_pairs(blocks, 0, 64), out, zero=1)
+    out.mul_(_half(blocks, 64))
+
+
 _DEQUANTIZE: dict[str, Callable[[Tensor, Tensor], None]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -170,4 +243,11 @@ _DEQUANTIZE: dict[str, Callable[[Tensor, Tensor], None]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
 }

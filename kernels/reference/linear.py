@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ _TILE_VALUES = 1 << 18
 def quant_linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     n_out, n_in = weight.shape
     wide = x.float()
+    if weight.order is not None:
+        wide, weight = wide[:, weight.order], replace(weight, order=None)
     if weight.qtype == "F32":
         y = wide @ weight.data.T
     else:

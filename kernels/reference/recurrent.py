@@ -24,6 +24,7 @@ def causal_conv(
     query_starts: Tensor,
     context_lens: Tensor,
     state_ids: Tensor,
+    activate: bool = True,
 ) -> Tensor:
     out, width = torch.empty_like(x), weight.shape[1]
     for rows, block, is_first in _sequences(query_starts, context_lens, state_ids):
@@ -33,7 +34,7 @@ def causal_conv(
         for i in range(width):
             total = total + taps[i : len(taps) - width + 1 + i] * weight[:, i].float()
         for row, of_row in zip(rows, total, strict=True):
-            out[row] = silu(of_row).to(x.dtype)
+            out[row] = (silu(of_row) if activate else of_row).to(x.dtype)
         state[block] = taps[len(taps) - width + 1 :].T
     return out
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.ops import DENSE, NF4_VALUES, SCALED, Scales, Weight
-from tests.kernels import naive_sample
+from kernels.ops import CODES, DENSE, SCALED, Scales, Weight
+from tests.kernels import naive_experts, naive_sample
 
 
 def dense(weight: Weight) -> Tensor:
@@ -23,7 +23,8 @@ def dense(weight: Weight) -> Tensor:
     if weight.qtype in DENSE:
         return weight.data.double()
     if weight.qtype in SCALED:
-        return torch.from_numpy(_scaled(weight)).double()
+        values = torch.from_numpy(_scaled(weight)).double()
+        return values if weight.order is None else values[:, weight.order.argsort()]
     kind = gguf.GGMLQuantizationType[weight.qtype]
     return torch.from_numpy(gguf.quants.dequantize(weight.data.numpy(), kind)).double()
 
@@ -34,16 +35,17 @@ def _scaled(weight: Weight) -> np.ndarray:
     data = weight.data.view(torch.uint8).numpy()
     nibbles = data[:, column // 2] >> 4 * (column % 2) & 15 if SCALED[weight.qtype][1] == 2 else None
     group = column // (weight.shape[1] // weight.scales.shape[1])
+    zeros = 0 if weight.zeros is None else weight.zeros.numpy()[:, group].astype(np.float32)
     if weight.qtype == "INT4":
-        numbers = nibbles.astype(np.float32) - (8 if weight.zeros is None else weight.zeros.numpy()[:, group].astype(np.float32))
+        numbers = nibbles.astype(np.float32) - (8 if weight.zeros is None else zeros)
     elif weight.qtype == "INT8":
-        numbers = data.view(np.int8).astype(np.float32)
+        numbers = data.view(np.int8).astype(np.float32) - zeros
     elif weight.qtype == "FP8":
         exponent, mantissa = data >> 3 & 15, data.astype(np.float64) % 8
         size = np.where(exponent > 0, np.ldexp(8 + mantissa, exponent.astype(int) - 10), np.ldexp(mantissa, -9))
         numbers = np.where(data > 127, -size, size).astype(np.float32)
     else:
-        numbers = np.array(NF4_VALUES, np.float32)[nibbles]
+        numbers = np.array(CODES[weight.qtype], np.float32)[nibbles]
     return numbers * weight.scales.numpy()[:, group]
 
 
@@ -142,6 +144,7 @@ def paged_attention(
     window: int = 0,
     soft_cap: float = 0.0,
     scales: Scales | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One query row at a time, over a Python list of the positions it sees."""
     out = q.new_zeros(*q.shape[:2], v_cache.shape[-1])
@@ -163,8 +166,10 @@ def paged_attention(
             scores = torch.einsum("hd,phd->hp", q[row].double(), keys) * scale
             if soft_cap:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
-            weights = (scores - scores.amax(-1, keepdim=True)).exp()
-            out[row] = torch.einsum("hp,phd->hd", weights / weights.sum(-1, keepdim=True), values)
+            most = scores.amax(-1, keepdim=True)
+            weights = (scores - most).exp()
+            without_key = 0 if sinks is None else (sinks.double()[:, None] - most).exp()
+            out[row] = torch.einsum("hp,phd->hd", weights / (weights.sum(-1, keepdim=True) + without_key), values)
     return out
 
 
@@ -187,8 +192,9 @@ def copy_blocks(k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[i
 
 
 def causal_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, query_starts: Tensor, context_lens: Tensor, state_ids: Tensor
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    activate: bool = True,
+) -> Tensor:  # fmt: skip
     """One channel at a time, by numpy's convolution of what came before and what comes."""
     out, w = torch.zeros_like(x), weight.shape[1]
     for i, block in enumerate(state_ids.tolist()):
@@ -198,7 +204,7 @@ def causal_conv(
             before = np.zeros(w - 1) if n == int(context_lens[i]) else state[block, c].double().numpy()
             taps = np.concatenate([before, x[rows, c].double().numpy()])
             total = np.convolve(taps, weight[c].double().numpy()[::-1], "valid") + (0.0 if bias is None else float(bias[c]))
-            out[rows, c] = torch.from_numpy(total / (1 + np.exp(-total))).to(x.dtype)
+            out[rows, c] = torch.from_numpy(total / (1 + np.exp(-total)) if activate else total).to(x.dtype)
             state[block, c] = torch.from_numpy(taps[n:]).float()
     return out
 
@@ -275,6 +281,10 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         causal_conv,
         delta_rule,
         state_scan,
+        naive_experts.route,
+        naive_experts.experts_gated(dense),
+        naive_experts.experts_down(dense),
+        naive_experts.add_gated,
         naive_sample.sample,
         naive_sample.penalize,
         naive_sample.logprobs,

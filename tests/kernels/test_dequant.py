@@ -12,7 +12,7 @@ import torch
 
 from engine.weights.gguf.file import GGUFFile
 from kernels.conformance_weights import random_weight
-from kernels.ops import BLOCKS, DENSE, NF4_VALUES, SCALED, Weight
+from kernels.ops import BLOCKS, CODES, DENSE, GROUP_UNIT, SCALED, Weight
 from kernels.reference.dequant import dense, dequantize
 from tests import models
 from tests.kernels import naive
@@ -59,8 +59,8 @@ def test_values_go_into_a_given_buffer() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     rows = torch.zeros(2, 40, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="IQ4_XS is not a block format"):
-        dequantize("IQ4_XS", rows)
+    with pytest.raises(ValueError, match="Q8_K is not a block format"):
+        dequantize("Q8_K", rows)
     with pytest.raises(ValueError, match="whole blocks of 18 bytes"):
         dequantize("Q4_0", rows)
     with pytest.raises(ValueError, match="uint8"):
@@ -69,11 +69,14 @@ def test_wrong_arguments_are_refused() -> None:
         dequantize("Q4_1", rows, torch.empty(2, 32))
 
 
-@pytest.mark.parametrize("qtype", SCALED)
-@pytest.mark.parametrize("group", [32, 64, 96, 192, 576])
+@pytest.mark.parametrize(
+    ("qtype", "group"),
+    [(qtype, size) for qtype in SCALED for size in (16, 32, 64, 96, 144, 192, 576) if size % GROUP_UNIT[qtype] == 0],
+)
 @pytest.mark.parametrize("zeros", [False, True])
-def test_values_with_scales_of_their_own_have_the_same_bits(qtype: str, group: int, zeros: bool) -> None:
-    weight = random_weight(qtype, 9, 576, torch.Generator().manual_seed(group), group, zeros=zeros)
+@pytest.mark.parametrize("order", [False, True])
+def test_values_with_scales_of_their_own_have_the_same_bits(qtype: str, group: int, zeros: bool, order: bool) -> None:
+    weight = random_weight(qtype, 9, 576, torch.Generator().manual_seed(group), group, zeros=zeros, order=order)
     assert torch.equal(dense(weight).double(), naive.dense(weight))
 
 
@@ -84,13 +87,26 @@ def test_values_written_out_by_hand() -> None:
     assert int4[0, :5].tolist() == [-16, 0, 14, -10, 0] and int4[0, 32:34].tolist() == [3.5, 3]
     int4 = dense(Weight("INT4", (1, 64), halves, scales, torch.tensor([[0, 16]], dtype=torch.uint8)))
     assert int4[0, :5].tolist() == [0, 16, 30, 6, 16] and int4[0, 32:34].tolist() == [7.5, 7]
-    nf4 = dense(Weight("NF4", (1, 64), halves, scales))
-    assert nf4[0, 2:4].tolist() == [2 * NF4_VALUES[15], 2 * NF4_VALUES[3]] and nf4[0, 32] == -0.5 * NF4_VALUES[1]
+    for qtype, codes in CODES.items():
+        coded = dense(Weight(qtype, (1, 64), halves, scales))
+        assert coded[0, 2:4].tolist() == [2 * codes[15], 2 * codes[3]] and coded[0, 32] == -0.5 * codes[1]
+    assert dense(Weight("E2M1", (1, 64), halves, torch.tensor([[1.0, 2, 3, 4]])))[0, 1::16].tolist() == [-0.0, -0.0, 3, 4]
     bits = torch.tensor([0x00, 0x01, 0x07, 0x08, 0x38, 0x7E, 0x81, 0xFE] * 4, dtype=torch.uint8)[None]
     fp8 = dense(Weight("FP8", (1, 32), bits.view(torch.float8_e4m3fn), torch.tensor([[2.0]])))
     assert fp8[0, :8].tolist() == [0, 2**-8, 7 * 2**-8, 2**-5, 2, 896, -(2**-8), -896]
     int8 = dense(Weight("INT8", (1, 32), torch.arange(-128, 128, 8, dtype=torch.int8)[None], torch.tensor([[0.5]])))
     assert int8[0].tolist() == list(range(-64, 64, 4))
+    zeros = torch.tensor([[128]], dtype=torch.int16)
+    int8 = dense(Weight("INT8", (1, 32), torch.arange(-128, 128, 8, dtype=torch.int8)[None], torch.tensor([[0.5]]), zeros))
+    assert int8[0].tolist() == list(range(-128, 0, 4))
+
+
+def test_columns_in_another_order_belong_to_the_values_that_it_names() -> None:
+    order = torch.arange(31, -1, -1, dtype=torch.int32)
+    order[:3] = torch.tensor([30, 29, 31])
+    data = torch.arange(32, dtype=torch.int8)[None]
+    values = dense(Weight("INT8", (1, 32), data, torch.tensor([[0.5]]), order=order))[0]
+    assert values[29:].tolist() == [0.5, 0, 1] and values[:29].tolist() == [i / 2 for i in range(31, 2, -1)]
 
 
 @pytest.mark.parametrize("qtype", [*DENSE, *BLOCKS, *SCALED])

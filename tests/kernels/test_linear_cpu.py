@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from kernels.conformance_weights import random_weight
 from kernels.cpu.launch import missing, native
 from kernels.cpu.linear import embedding, gated_linear, pack, quant_linears
-from kernels.cpu.rows import silu_mul
+from kernels.cpu.rows import gelu_tanh_mul, silu_mul
 from kernels.ops import BLOCKS, DENSE, SCALED, Weight
 from kernels.reference.dequant import dense
 
@@ -43,12 +44,17 @@ def _packed(weight: Weight) -> object:
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(
     ("qtype", "group"),
-    [*((qtype, None) for qtype in (*BLOCKS, *DENSE)), *((qtype, group) for qtype in SCALED for group in (32, 64, 96, 128, N_IN))],
+    [
+        *((qtype, None) for qtype in (*BLOCKS, *DENSE)),
+        *((qtype, group) for qtype in SCALED for group in (32, 64, 96, 128, N_IN)),
+        ("E2M1", 16),
+        ("E2M1", 48),
+    ],
 )
 def test_a_row_alone_and_in_any_batch_is_the_same_bits(qtype: str, group: int | None, exact: bool) -> None:
     """On every level, with one thread and several: the integers are exact, and the order of the roundings is fixed."""
     g = torch.Generator().manual_seed(1)
-    weight = random_weight(qtype, 41, N_IN, g, group)
+    weight = random_weight(qtype, 41, N_IN, g, group, order=group in (64, 48))
     packed = _packed(weight)
     x = torch.randn(max(ROWS), N_IN, generator=g) * torch.logspace(-3, 3, max(ROWS))[:, None]
     wanted = None
@@ -75,7 +81,15 @@ def test_what_is_not_finite_stays_so_in_its_row_only(level: str) -> None:
         assert finite.tolist() == [i not in (3, 5, 11) for i in range(n)]
 
 
-MIXES = (("Q4_K", "Q6_K", "Q8_0"), ("Q8_0", "Q5_1", "Q4_0", "Q6_K"), ("INT8", "Q5_K", "INT4"), ("Q4_K", "F16", "Q8_0"))
+MIXES = (
+    ("Q4_K", "Q6_K", "Q8_0"),
+    ("Q8_0", "Q5_1", "Q4_0", "Q6_K"),
+    ("INT8", "Q5_K", "INT4"),
+    ("Q4_K", "F16", "Q8_0"),
+    ("Q2_K", "Q3_K", "IQ4_XS", "Q6_K"),
+    ("MXFP4", "Q8_0", "TQ1_0", "Q2_K"),
+    ("E2M1", "INT8", "TQ2_0", "IQ4_NL"),
+)
 """Formats that need different things of the activations; with floats among them, none is multiplied as integers."""
 
 
@@ -94,7 +108,17 @@ def test_weights_of_several_types_on_one_x_are_multiplied_as_each_alone(level: s
 
 
 @pytest.mark.parametrize(
-    "qtypes", [("Q4_K", "Q6_K"), ("Q6_K", "Q8_0"), ("Q8_0", "Q4_1"), ("INT8", "Q5_0"), ("F32", "Q4_K")], ids="-".join
+    "qtypes",
+    [
+        ("Q4_K", "Q6_K"),
+        ("Q6_K", "Q8_0"),
+        ("Q8_0", "Q4_1"),
+        ("INT8", "Q5_0"),
+        ("F32", "Q4_K"),
+        ("Q2_K", "Q3_K"),
+        ("IQ4_XS", "Q2_K"),
+    ],
+    ids="-".join,
 )
 @pytest.mark.parametrize("level", native.levels() if native else [])
 def test_gate_and_up_may_be_of_two_types(level: str, qtypes: tuple[str, str]) -> None:
@@ -108,7 +132,7 @@ def test_gate_and_up_may_be_of_two_types(level: str, qtypes: tuple[str, str]) ->
         assert torch.equal(gated_linear(x, gate, up, (None, None), "silu"), wanted)
 
 
-@pytest.mark.parametrize("qtype", [*BLOCKS, "INT4", "INT8"])
+@pytest.mark.parametrize("qtype", [*BLOCKS, "INT4", "INT8", "E2M1"])
 def test_a_product_made_on_one_level_may_run_on_another(qtype: str) -> None:
     g = torch.Generator().manual_seed(10)
     weight, x = random_weight(qtype, 20, 512, g), torch.randn(5, 512, generator=g)
@@ -178,6 +202,93 @@ def test_every_number_of_fp8_is_exact(level: str) -> None:
     bits[bits & 127 == 127] = 0
     weight = Weight("FP8", (1, 256), bits.view(torch.float8_e4m3fn), torch.ones(1, 1))
     assert torch.equal(embedding(torch.tensor([0]), pack(weight), torch.float32), dense(weight))
+
+
+@pytest.mark.parametrize("level", native.levels() if native else [])
+def test_scales_that_are_powers_of_two_take_no_more_than_in_a_file(level: str) -> None:
+    """All that E8M0 has and float32 too, zero among them; one scale that is none makes all of them float32."""
+    native.set_level(level)
+    g = torch.Generator().manual_seed(11)
+    data = torch.randint(0, 256, (17, 256), dtype=torch.uint8, generator=g)
+    scales = 2.0 ** torch.randint(-126, 128, (17, 16), generator=g)
+    scales[3, 5], scales[2, 0] = 0, -1
+    short = Weight("E2M1", (17, 512), data, scales)
+    assert pack(short).n_bytes == 32 * 512 // 32 * 18
+    for weight in (short, Weight("E2M1", (17, 512), data, scales.where(scales != 0, 1.1))):
+        assert torch.equal(embedding(torch.arange(17), pack(weight), torch.float32), dense(weight))
+    assert pack(weight).n_bytes == 32 * 512 // 32 * 20
+
+
+@pytest.mark.parametrize("level", native.levels() if native else [])
+@pytest.mark.parametrize("qtype", ["MXFP4", "TQ1_0", "IQ4_XS"])
+def test_every_byte_of_a_block_is_dequantised_to_the_bit(level: str, qtype: str) -> None:
+    """Each E8M0 with each byte of codes, digits of base 3 that no file has, and scales of 6 bits."""
+    native.set_level(level)
+    n_values, n_bytes = BLOCKS[qtype]
+    blocks = (torch.arange(256 * 256) * 7).to(torch.uint8).view(256, 256) + torch.arange(256, dtype=torch.uint8)[:, None]
+    blocks = blocks[:, :n_bytes].contiguous()
+    if qtype != "MXFP4":
+        at = {"TQ1_0": 52, "IQ4_XS": 0}[qtype]
+        blocks[:, at : at + 2] = torch.tensor([0.25]).half().view(torch.uint8)
+    weight = Weight(qtype, (256, n_values), blocks)
+    assert torch.equal(embedding(torch.arange(256), pack(weight), torch.float32), dense(weight))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("level", native.levels() if native else [])
+def test_columns_in_another_order_are_those_of_x_in_that_order(level: str, exact: bool) -> None:
+    native.set_level(level)
+    g = torch.Generator().manual_seed(12)
+    weight = random_weight("INT4", 37, 512, g, 128, order=True)
+    plain = replace(weight, order=None)
+    for n in (1, 3, 17, 40):
+        x = torch.randn(n, 512, generator=g)
+        wanted = _product(x[:, weight.order].contiguous(), _packed(plain), 37, exact)
+        assert torch.equal(_product(x, _packed(weight), 37, exact), wanted)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_of_different_orders_on_one_x_are_multiplied_as_each_alone(exact: bool) -> None:
+    g = torch.Generator().manual_seed(13)
+    weights = [random_weight("INT4", 37, 512, g, order=order) for order in (True, False, True, False)]
+    weights.append(replace(weights[1], order=weights[0].order.clone()))
+    packed = [pack(weight) for weight in weights]
+    biases = [torch.randn(37, generator=g) for _ in weights]
+    for n in (1, 40):
+        x = torch.randn(n, 512, generator=g)
+        alone = [quant_linears(x, [p], [b], exact=exact)[0] for p, b in zip(packed, biases, strict=True)]
+        for got, wanted in zip(quant_linears(x, packed, biases, exact=exact), alone, strict=True):
+            assert torch.equal(got, wanted)
+        gated = gated_linear(x, packed[0], packed[1], (biases[0], biases[1]), "gelu_tanh", exact=exact)
+        assert torch.equal(gated, gelu_tanh_mul(alone[0], alone[1]))
+        launched = gated_linear(x, packed[0], packed[4], (biases[0], biases[4]), "silu", exact=exact)
+        assert torch.equal(launched, silu_mul(alone[0], alone[4]))
+    with pytest.raises(ValueError, match="in different orders"):
+        native.Linears(x.data_ptr(), 512, [packed[0].native, packed[1].native], [0, 0], [0, 0], exact)
+    with pytest.raises(ValueError, match="in different orders"):
+        native.GatedLinear(x.data_ptr(), 512, packed[0].native, packed[2].native, 0, 0, False, 0, exact)
+
+
+@pytest.mark.parametrize("wrong", [-1, 512, 3])
+def test_an_order_that_is_no_permutation_is_refused(wrong: int) -> None:
+    weight = random_weight("INT4", 4, 512, torch.Generator(), order=True)
+    order = torch.arange(512, dtype=torch.int32)
+    order[200] = wrong
+    with pytest.raises(ValueError, match="each of 0 to 511 once"):
+        pack(replace(weight, order=order))
+
+
+def test_rows_are_not_looked_up_in_a_weight_whose_columns_are_in_another_order() -> None:
+    packed = pack(random_weight("INT8", 4, 512, torch.Generator(), order=True))
+    with pytest.raises(ValueError, match="in their own order"):
+        embedding(torch.tensor([1]), packed, torch.float32)
+
+
+@pytest.mark.parametrize("zero", [-129, 129, 300])
+def test_zero_points_that_eight_bits_do_not_have_are_refused(zero: int) -> None:
+    weight = random_weight("INT8", 4, 512, torch.Generator())
+    with pytest.raises(ValueError, match=f"-128 to 128, not {abs(zero)}"):
+        pack(replace(weight, zeros=torch.full_like(weight.zeros, zero)))
 
 
 @pytest.mark.parametrize("qtype", SCALED)

@@ -59,9 +59,9 @@ class GGUFCheckpoint:
 
     def weight(self, name: str) -> Weight:
         source, tensor = self._source(name), self.file.tensors[self._source(name).gguf_name]
-        require_rank(self, name, 2)
-        data = self.file.data(tensor.name)
-        return Weight(tensor.qtype, (tensor.shape[0], tensor.shape[1]), self._restore(data, source))
+        require_rank(self, name, 2, 3)
+        data = self.file.data(tensor.name).flatten(0, -2)
+        return Weight(tensor.qtype, (data.shape[0], tensor.shape[-1]), self._restore(data, source))
 
     def vector(self, name: str) -> Tensor:
         source, tensor = self._source(name), self.file.tensors[self._source(name).gguf_name]

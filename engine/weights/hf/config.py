@@ -11,7 +11,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf import bamba, deepseek, gemma, llama, qwen3_5
+from engine.weights.hf import bamba, borrowed, deepseek, gemma, granite, lfm2, llama, mixtures, qwen3_5
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
@@ -23,12 +23,23 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "bamba": bamba.bamba,
     "deepseek_v2": deepseek.deepseek_v2,
     "deepseek_v3": deepseek.deepseek_v3,
+    "mixtral": mixtures.mixtral,
+    "qwen2_moe": mixtures.qwen2_moe,
+    "qwen3_moe": mixtures.qwen3_moe,
+    "gpt_oss": mixtures.gpt_oss,
+    "glm4_moe": mixtures.glm4_moe,
+    "qwen3_next": qwen3_5.qwen3_next,
+    "qwen3_5_moe_text": qwen3_5.qwen3_5_moe,
+    "lfm2": lfm2.lfm2,
+    "lfm2_moe": lfm2.lfm2_moe,
+    "granitemoehybrid": granite.granitemoehybrid,
 }
 """By model_type."""
 
 TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "gemma3": ("gemma3_text", gemma.GEMMA3_TEXT),
     "qwen3_5": ("qwen3_5_text", qwen3_5.TEXT),
+    "qwen3_5_moe": ("qwen3_5_moe_text", qwen3_5.MOE_TEXT),
 }
 """Models that also see images -> the type of their text half, and what it has where its configuration is silent."""
 
@@ -39,16 +50,12 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
     model_type = fields.text("model_type")
     if model_type in TEXT_HALVES:
         return from_hf(_text_config(fields, model_type), f"{source}: text_config")
-    if model_type not in READERS:
-        raise ModelLoadError(
-            f"{source}: models of type {model_type} are not supported.", f"Supported: {', '.join((*READERS, *TEXT_HALVES))}."
-        )
     if fields.get("quantization_config", None):
         raise ModelLoadError(
             f"{source}: this checkpoint is quantised ({fields.section('quantization_config').get('quant_method', 'unknown')}).",
             "Take the model in float16 or bfloat16, or as a GGUF file.",
         )
-    return READERS[model_type](fields)
+    return READERS.get(model_type, borrowed.borrowed)(fields)
 
 
 def _text_config(fields: Fields, model_type: str) -> Mapping[str, Any]:

@@ -5,17 +5,59 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.models.rotary import mscale
-from engine.weights.config import KVShape, LatentConfig, ModelConfig, RopeConfig
+from engine.weights.config import ExpertsConfig, KVShape, LatentConfig, ModelConfig, RopeConfig
 from engine.weights.fields import Fields
+from engine.weights.hf.experts import checked
 from engine.weights.hf.plain import biases, plain
+from kernels.ops import Routing
 
 
 def deepseek_v2(fields: Fields) -> ModelConfig:
-    return replace(_deepseek(fields, interleaved=True), mlp_bias=fields.flag("mlp_bias", False))
+    config = replace(_deepseek(fields, interleaved=True), mlp_bias=fields.flag("mlp_bias", False))
+    method = fields.text("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise fields.bad("topk_method", f"is {method}", "Supported: greedy, group_limited_greedy.")
+    if fields.flag("norm_topk_prob", False):
+        raise fields.bad("norm_topk_prob", "is true, which no DeepSeek-V2 has", "Take the model as it was published.")
+    grouped = method == "group_limited_greedy"
+    routing = Routing(
+        fields.integer("num_experts_per_tok", 6),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        n_groups=fields.integer("n_group", 1) if grouped else 1,
+        n_used_groups=fields.integer("topk_group", 1) if grouped else 1,
+        n_best=1,
+    )
+    return _with_experts(config, fields, routing, n_experts=64, n_shared=2, width=1407, n_dense=0)
 
 
 def deepseek_v3(fields: Fields) -> ModelConfig:
-    return _deepseek(fields, interleaved=fields.flag("rope_interleave", True))
+    config = _deepseek(fields, interleaved=fields.flag("rope_interleave", True))
+    routing = Routing(
+        fields.integer("num_experts_per_tok", 8),
+        "sigmoid",
+        normalised=fields.flag("norm_topk_prob", True),
+        eps=1e-20,
+        scale=fields.number("routed_scaling_factor", 2.5),
+        n_groups=fields.integer("n_group", 8),
+        n_used_groups=fields.integer("topk_group", 4),
+    )
+    config = _with_experts(config, fields, routing, n_experts=256, n_shared=1, width=2048, n_dense=3)
+    return replace(config, experts=config.experts and replace(config.experts, choice_bias=True))
+
+
+def _with_experts(
+    config: ModelConfig, fields: Fields, routing: Routing, *, n_experts: int, n_shared: int, width: int, n_dense: int
+) -> ModelConfig:
+    """The numbers are defaults."""
+    width = fields.integer("moe_intermediate_size", width)
+    experts = ExpertsConfig(
+        n_experts=fields.integer("n_routed_experts", fields.integer("num_local_experts", n_experts)),
+        width=width,
+        routing=routing,
+        layers=tuple(range(fields.integer("first_k_dense_replace", n_dense, low=0), config.n_layers)),
+        shared_width=width * fields.integer("n_shared_experts", n_shared, low=0),
+    )
+    return replace(config, experts=checked(experts, fields))
 
 
 def _deepseek(fields: Fields, *, interleaved: bool) -> ModelConfig:

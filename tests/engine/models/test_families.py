@@ -25,6 +25,11 @@ YARN = {
     **{"mscale": 0.7, "mscale_all_dim": 1.3, "beta_fast": 32, "beta_slow": 1},
 }
 
+EXPERTS = {
+    **{"first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48},
+    **{"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "routed_scaling_factor": 1.7},
+}
+
 MODELS = {
     "llama": ("llama", {}),
     "llama, biases, tied": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -84,8 +89,11 @@ MODELS = {
             "latent queries": {"q_lora_rank": 24},
             "plain queries, biases": {"q_lora_rank": None, "attention_bias": True},
             "yarn": {"q_lora_rank": 24, "rope_parameters": YARN},
+            "experts": {"q_lora_rank": 24, **EXPERTS},
         }.items()
     },
+    "deepseek v2, experts by groups": ("deepseek_v2", {**LATENT, **EXPERTS, "topk_method": "group_limited_greedy"}),
+    "deepseek v3, turned by halves": ("deepseek_v3", {**LATENT, "q_lora_rank": 24, "rope_interleave": False}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": 6}),
 }

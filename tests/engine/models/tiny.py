@@ -31,6 +31,9 @@ def saved(path: Path, family: str, **settings: Any) -> transformers.PreTrainedMo
         for parameter in model.parameters():
             # Wide enough for attention to be far from even, and for biases and norm weights to be felt.
             parameter.add_(torch.randn(parameter.shape, generator=generator) * (0.2 if parameter.dim() == 2 else 0.3))
+        for name, buffer in model.named_buffers():
+            if name.endswith("bias"):  # by which experts are chosen
+                buffer.add_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model.save_pretrained(path)
     return model
 

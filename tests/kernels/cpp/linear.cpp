@@ -86,11 +86,66 @@ void q6_k(const uint8_t* b, float* out) {
     }
 }
 
+int pair(const uint8_t* p, int i) {
+    return p[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3;
+}
+
+void q2_k(const uint8_t* b, float* out) {
+    for (int i = 0; i < 256; ++i) {
+        out[i] = half(b + 80) * float(b[i / 16] & 15) * float(pair(b + 16, i)) - half(b + 82) * float(b[i / 16] >> 4);
+    }
+}
+
+void q3_k(const uint8_t* b, float* out) {
+    for (int i = 0; i < 256; ++i) {
+        const int j = i / 16, low = j < 8 ? b[96 + j] & 15 : b[88 + j] >> 4, high = b[104 + j % 4] >> 2 * (j / 4) & 3;
+        const int q = pair(b + 32, i) | (b[i % 32] >> i / 32 & 1) << 2;
+        out[i] = half(b + 108) * float((low | high << 4) - 32) * float(q - 4);
+    }
+}
+
+constexpr int IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+void iq4_nl(const uint8_t* b, float* out) {
+    for (int i = 0; i < 32; ++i) out[i] = half(b) * float(IQ4[nibble(b + 2, i)]);
+}
+
+void iq4_xs(const uint8_t* b, float* out) {
+    for (int i = 0; i < 256; ++i) {
+        const int j = i / 32, low = b[4 + j / 2] >> 4 * (j % 2) & 15, high = (b[2] | b[3] << 8) >> 2 * j & 3;
+        out[i] = half(b) * float((low | high << 4) - 32) * float(IQ4[nibble(b + 8 + 16 * j, i % 32)]);
+    }
+}
+
+constexpr double E2M1[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6};
+
+void mxfp4(const uint8_t* b, float* out) {
+    for (int i = 0; i < 32; ++i) out[i] = float(std::ldexp(E2M1[nibble(b + 1, i)], b[0] - 127));
+}
+
+// A byte is a fraction of 256 with five digits of base 3, of which the first are those of its bytes in turn.
+void tq1_0(const uint8_t* b, float* out) {
+    for (int i = 0; i < 256; ++i) {
+        const int byte = i < 160 ? i % 32 : i < 240 ? 32 + i % 16 : 48 + i % 4, digit = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
+        int fraction = b[byte];
+        for (int j = 0; j < digit; ++j) fraction = fraction * 3 % 256;
+        out[i] = half(b + 52) * float(fraction * 3 / 256 - 1);
+    }
+}
+
+void tq2_0(const uint8_t* b, float* out) {
+    for (int i = 0; i < 256; ++i) out[i] = half(b + 64) * float(pair(b, i) - 1);
+}
+
 const Plain FORMATS[] = {
     {"Q4_0", Q4_0, 32, 18, q4_0, {0}, 2, 18},          {"Q4_1", Q4_1, 32, 20, q4_1, {0, 2}, 4, 20},
     {"Q5_0", Q5_0, 32, 22, q5_0, {0}, 2, 22},          {"Q5_1", Q5_1, 32, 24, q5_1, {0, 2}, 4, 24},
     {"Q8_0", Q8_0, 32, 34, q8_0, {0}, 2, 34},          {"Q4_K", Q4_K, 256, 144, q4_k, {0, 2}, 16, 144},
     {"Q5_K", Q5_K, 256, 176, q5_k, {0, 2}, 16, 176},   {"Q6_K", Q6_K, 256, 210, q6_k, {208}, 0, 192},
+    {"Q2_K", Q2_K, 256, 84, q2_k, {80, 82}, 0, 80},    {"Q3_K", Q3_K, 256, 110, q3_k, {108}, 0, 108},
+    {"IQ4_NL", IQ4_NL, 32, 18, iq4_nl, {0}, 2, 18},    {"IQ4_XS", IQ4_XS, 256, 136, iq4_xs, {0}, 2, 136},
+    {"MXFP4", MXFP4, 32, 17, mxfp4, {}, 1, 17},        {"TQ1_0", TQ1_0, 256, 54, tq1_0, {52}, 0, 52},
+    {"TQ2_0", TQ2_0, 256, 66, tq2_0, {64}, 0, 64},
 };
 
 // Bytes of integers that are all the lowest, or all the highest, that there are.
@@ -128,6 +183,21 @@ double fp8(const uint8_t* row, int64_t i, int) {
     return row[i] >> 7 ? -size : size;
 }
 
+double int8_zero(const uint8_t* row, int64_t i, int zero) {
+    return int8_t(row[i]) - zero;
+}
+
+double e2m1(const uint8_t* row, int64_t i, int) {
+    return E2M1[half_byte(row, i)];
+}
+
+// Numbers of two bits for the exponent and one more, those of exponent 0 apart, divided by the largest.
+double fp4(const uint8_t* row, int64_t i, int) {
+    constexpr double VALUES[8] = {0, 0.0625, 8, 12, 4, 6, 2, 3};
+    const int q = half_byte(row, i);
+    return (q < 8 ? 1 : -1) * VALUES[q % 8] / 12;
+}
+
 // The quantiles of a normal distribution as bitsandbytes has them, to six digits.
 double nf4(const uint8_t* row, int64_t i, int) {
     constexpr double VALUES[16] = {-1.0,     -0.696193, -0.525073, -0.394917, -0.284441, -0.184773, -0.0910500, 0.0,
@@ -141,7 +211,10 @@ const Scaled SCALED[] = {
     {"INT8", INT8_128, 128, false, int8}, {"INT8", INT8_128, 1280, false, int8}, {"INT8", INT8_32, 64, false, int8},
     {"INT8", INT8_32, 32, false, int8},  {"FP8", FP8_128, 128, false, fp8},    {"FP8", FP8_128, 1280, false, fp8},
     {"FP8", FP8_32, 64, false, fp8},     {"NF4", NF4_64, 64, false, nf4},      {"NF4", NF4_64, 1280, false, nf4},
-    {"NF4", NF4_32, 160, false, nf4},
+    {"NF4", NF4_32, 160, false, nf4},    {"FP4", FP4_64, 64, false, fp4},      {"FP4", FP4_32, 160, false, fp4},
+    {"INT8", INT8_ZERO_128, 128, true, int8_zero}, {"INT8", INT8_ZERO_128, 1280, true, int8_zero}, {"INT8", INT8_ZERO_32, 32, true, int8_zero},
+    {"E2M1", E2M1_32, 32, false, e2m1},  {"E2M1", E2M1_32, 320, false, e2m1},  {"E2M1", E2M1_16, 16, false, e2m1},
+    {"E2M1", E2M1_16, 80, false, e2m1},  {"E2M1", E2M1_SHORT, 32, false, e2m1}, {"E2M1", E2M1_SHORT, 160, false, e2m1},
 };
 
 std::vector<uint8_t> random_blocks(const Plain& plain) {
@@ -154,6 +227,7 @@ std::vector<uint8_t> random_blocks(const Plain& plain) {
             blocks[at + size_t(offset)] = uint8_t(bits);
             blocks[at + size_t(offset) + 1] = uint8_t(bits >> 8);
         }
+        if (plain.format == MXFP4) blocks[at] = uint8_t(118 + (random() >> 8) % 8);
     }
     return blocks;
 }
@@ -161,7 +235,7 @@ std::vector<uint8_t> random_blocks(const Plain& plain) {
 // x quantised by the level's kernel, with the memory that it needs.
 struct Activations {
     std::vector<int8_t> q;
-    std::vector<float> d, s;
+    std::vector<float> d, s, halves;
     std::vector<int32_t> seeds;
     Quantized quantized;
 
@@ -170,8 +244,9 @@ struct Activations {
         q.resize(size_t(rows * N_IN));
         d.resize(size_t(rows * blocks));
         s.resize(size_t(rows * blocks));
+        halves.resize(size_t(rows * blocks * 2));
         seeds.resize(size_t(N_ZEROS * rows * blocks * 2));
-        quantized = {q.data(), d.data(), s.data(), seeds.data(), blocks, group, rows, (1u << N_ZEROS) - 1};
+        quantized = {q.data(), d.data(), s.data(), halves.data(), seeds.data(), blocks, group, rows, (2u << N_ZEROS) - 1};
         for (int64_t row = 0; row < n_rows; ++row) linear_kernels().quantize(x.data() + row * N_IN, quantized, row);
     }
 
@@ -220,6 +295,40 @@ void compare(Check& check, const std::string& name, const Packed& packed, const 
         }
     }
 }
+
+int64_t row_bytes_of(const Scaled& scaled) {
+    return scaled.value == int8 || scaled.value == int8_zero || scaled.value == fp8 ? N_IN : N_IN / 2;
+}
+
+// data with random scales and zero points, and its values.
+struct Apart {
+    Values weight{N_OUT * N_IN};
+    Packed packed;
+
+    Apart(const Scaled& scaled, const std::vector<uint8_t>& data) : packed(pack(scaled, data, weight)) {}
+
+  private:
+    static Packed pack(const Scaled& scaled, const std::vector<uint8_t>& data, Values& weight) {
+        std::minstd_rand random(9);
+        const int64_t n_groups = N_IN / scaled.group;
+        std::vector<uint8_t> zeros(size_t(N_OUT * n_groups), 8);
+        std::vector<int16_t> wide_zeros(zeros.size());
+        for (auto& zero : zeros) zero = scaled.zeros ? uint8_t((random() >> 8) % 17) : 8;
+        for (auto& zero : wide_zeros) zero = int16_t(int((random() >> 8) % 257) - 128);
+        const bool wide = scaled.value == int8_zero;
+        auto scales = Values::random(N_OUT * n_groups, scaled.value == nf4 || scaled.value == fp4 ? 1.0f : 0.0625f, 10);
+        if (scaled.format == E2M1_SHORT) {
+            for (int64_t i = 0; i < scales.size(); ++i) scales[i] = std::ldexp(i % 2 ? 1.0f : -1.5f, -int((random() >> 8) % 8));
+        }
+        for (int64_t i = 0; i < N_OUT * N_IN; ++i) {
+            const int64_t row = i / N_IN, group = row * n_groups + i % N_IN / scaled.group;
+            const int zero = wide ? wide_zeros[size_t(group)] : zeros[size_t(group)];
+            weight[i] = float(scaled.value(data.data() + row * row_bytes_of(scaled), i % N_IN, zero) * scales[group]);
+        }
+        const void* given = wide ? static_cast<const void*>(wide_zeros.data()) : zeros.data();
+        return Packed(scaled.type, N_OUT, N_IN, {data.data(), row_bytes_of(scaled), scales.data(), scaled.zeros ? given : nullptr, scaled.group});
+    }
+};
 
 // Products of integers alone for x of +1 and -1, which are quantised to 127 and -127: sums as large as they come.
 void compare_extremes(Check& check, const std::string& name, const Packed& packed, const Values& weight) {
@@ -283,21 +392,12 @@ PW_TEST(products_of_extremes) {
         }
     }
     for (const Scaled& scaled : SCALED) {
-        if (scaled.value != int4 && scaled.value != int8) continue;
+        if (scaled.format >= F32) continue;
         for (const bool highest : {false, true}) {
-            const int64_t n_groups = N_IN / scaled.group, row_bytes = scaled.value == int4 ? N_IN / 2 : N_IN;
-            const std::vector<uint8_t> data(size_t(N_OUT * row_bytes), extreme(scaled.value == int8, highest));
-            std::vector<uint8_t> zeros(size_t(N_OUT * n_groups), 8);
-            for (size_t i = 0; scaled.zeros && i < zeros.size(); ++i) zeros[i] = uint8_t(i % 17);
-            const auto scales = Values::random(N_OUT * n_groups, 0.0625f, 10);
-            const Packed packed(scaled.type, N_OUT, N_IN,
-                                {data.data(), row_bytes, scales.data(), scaled.zeros ? zeros.data() : nullptr, scaled.group});
-            Values weight(N_OUT * N_IN);
-            for (int64_t i = 0; i < N_OUT * N_IN; ++i) {
-                const int64_t row = i / N_IN, group = row * n_groups + i % N_IN / scaled.group;
-                weight[i] = float(scaled.value(data.data() + row * row_bytes, i % N_IN, zeros[size_t(group)]) * scales[group]);
-            }
-            compare_extremes(check, std::string(scaled.type) + (highest ? ", highest" : ", lowest"), packed, weight);
+            const bool is_bytes = row_bytes_of(scaled) == N_IN;
+            const std::vector<uint8_t> data(size_t(N_OUT * row_bytes_of(scaled)), extreme(is_bytes, highest));
+            const Apart apart(scaled, data);
+            compare_extremes(check, std::string(scaled.type) + (highest ? ", highest" : ", lowest"), apart.packed, apart.weight);
         }
     }
 }
@@ -305,21 +405,12 @@ PW_TEST(products_of_extremes) {
 PW_TEST(products_with_scales_apart) {
     for (const Scaled& scaled : SCALED) {
         std::minstd_rand random(9);
-        const int64_t n_groups = N_IN / scaled.group, row_bytes = scaled.value == int4 || scaled.value == nf4 ? N_IN / 2 : N_IN;
-        std::vector<uint8_t> data(size_t(N_OUT * row_bytes)), zeros(size_t(N_OUT * n_groups));
+        std::vector<uint8_t> data(size_t(N_OUT * row_bytes_of(scaled)));
         for (auto& byte : data) byte = uint8_t(random() >> 8);
         for (auto& byte : data) byte = scaled.value == fp8 && (byte & 127) == 127 ? 0 : byte;  // no NaN
-        for (auto& zero : zeros) zero = scaled.zeros ? uint8_t((random() >> 8) % 17) : 8;
-        const auto scales = Values::random(N_OUT * n_groups, scaled.value == nf4 ? 1.0f : 0.0625f, 10);
-        const Packed packed(scaled.type, N_OUT, N_IN,
-                            {data.data(), row_bytes, scales.data(), scaled.zeros ? zeros.data() : nullptr, scaled.group});
-        check.that(packed.format() == scaled.format, "scales are repeated as seldom as can be");
-        Values weight(N_OUT * N_IN);
-        for (int64_t i = 0; i < N_OUT * N_IN; ++i) {
-            const int64_t row = i / N_IN, group = row * n_groups + i % N_IN / scaled.group;
-            weight[i] = float(scaled.value(data.data() + row * row_bytes, i % N_IN, zeros[size_t(group)]) * scales[group]);
-        }
-        compare(check, std::string(scaled.type) + " in groups of " + std::to_string(scaled.group), packed, weight);
+        const Apart apart(scaled, data);
+        check.that(apart.packed.format() == scaled.format, "scales are repeated as seldom as can be");
+        compare(check, std::string(scaled.type) + " in groups of " + std::to_string(scaled.group), apart.packed, apart.weight);
     }
 }
 

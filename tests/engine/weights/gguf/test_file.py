@@ -155,7 +155,7 @@ WRONG_FILES = [
     _bad("product overflows", "file has", infos=[tensor_info("a", (2**32, 2**32, 2**32, 2**32), 0, 0)]),
     _bad("product wraps to zero", "file has", infos=[tensor_info("a", (2**63, 2), 0, 0)]),
     _bad("part of a block", "impossible shape", infos=[tensor_info("a", (48, 2), 3, 0)], data=bytes(64)),
-    _bad("unsupported type", "IQ4_XS, which is not supported", infos=[tensor_info("a", (256,), 23, 0)]),
+    _bad("unsupported type", "Q8_K, which is not supported", infos=[tensor_info("a", (256,), 15, 0)]),
     _bad("unheard-of type", "number 999", infos=[tensor_info("a", (256,), 999, 0)]),
     _bad("beyond the end", "file has", infos=[ONE], data=bytes(7)),
     _bad("offset overflows", "file has", infos=[tensor_info("a", (2,), 0, 2**64 - 32)], data=bytes(64)),
