@@ -134,12 +134,13 @@ def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tup
             where = torch.arange(2)[None]
             hidden = model.get_decoder()(input_ids=ids, position_ids=where, use_cache=False).last_hidden_state
             vocab_size = model.get_output_embeddings().weight.shape[0]
+            stored_names(model)
     except Exception as error:  # whatever a class of others may raise
         why = f"transformers' class cannot be run on a paged cache ({type(error).__name__}: {error})"
         raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT) from error
     n_layers = config.num_hidden_layers
     if sorted(calls) != list(range(n_layers)) or any(len(of_one) > 1 for of_one in calls.values()):
-        why = f"{len(calls)} of {n_layers} layers have attention, each once"
+        why = "not every layer has attention, or one has it more than once"
         raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT)
     types = getattr(config, "layer_types", None)
 
@@ -149,13 +150,33 @@ def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tup
     return config, [with_window(calls[i][0]) for i in range(n_layers)], (hidden.shape[-1], vocab_size)
 
 
+def stored_names(model: nn.Module) -> Callable[[str], str]:
+    """From a name in the class to the one in files. Raises NotImplementedError where files have other tensors than the class."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import PrefixChange, WeightConverter
+
+    changes = [change for change in get_model_conversion_mapping(model, add_legacy=False) if not isinstance(change, PrefixChange)]
+    if any(isinstance(change, WeightConverter) for change in changes):
+        raise NotImplementedError("files have its tensors in other pieces")
+    renamings = [change.reverse_transform() for change in reversed(changes)]
+
+    def stored(name: str) -> str:
+        for renaming in renamings:
+            name, _ = renaming.rename_source_key(name)
+        return name
+
+    return stored
+
+
 @contextmanager
 def without_weights() -> Iterator[None]:
     """While entered, modules of any thread are made with parameters that have no data, and with buffers that have."""
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        register(module, name, None if parameter is None else nn.Parameter(parameter.to("meta"), requires_grad=False))
+        if parameter is not None and not parameter.is_meta:  # one that is, another module has too
+            parameter = nn.Parameter(parameter.to("meta"), requires_grad=False)
+        register(module, name, parameter)
 
     with _patching:
         nn.Module.register_parameter = on_meta

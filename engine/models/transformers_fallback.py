@@ -17,16 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from engine.kv.storage import GroupStorage
-from engine.models.borrowed import Call, attending, opened, without_weights
+from engine.models.borrowed import Call, attending, opened, stored_names, without_weights
 from engine.models.operators import Operators
 from engine.models.parts import Embedding, Linear
 from engine.types import StepInputs
 from engine.weights.config import ModelConfig
 from engine.weights.loader import Slot
-from kernels.ops import Weight
+from kernels.ops import DENSE, Weight
 from kernels.reference import dequant
 
 log = logging.getLogger(__name__)
+
+_QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
 
 
 class _Part(nn.Module):
@@ -46,6 +48,20 @@ class _Product(_Part):
 class _Rows(_Part):
     def forward(self, token_ids: Tensor) -> Tensor:
         return self.part(token_ids.flatten()).unflatten(0, token_ids.shape)
+
+
+class _Turned:
+    """A Slot for a matrix whose transposed is in the file."""
+
+    def __init__(self, part: Linear) -> None:
+        self.shape = part.shape[::-1]
+        self._part = part
+
+    def fill(self, value: Weight) -> bool:
+        dense = value.data if value.qtype in DENSE else dequant.dense(value)
+        turned = dense.T.contiguous()
+        self._part.fill(Weight(_QTYPES[turned.dtype], (turned.shape[0], turned.shape[1]), turned))
+        return False
 
 
 class _Value:
@@ -70,11 +86,16 @@ class _Stub(nn.Module):
     """Stands where the decoder was when only logits are asked for."""
 
     def forward(self, *args: Any, inputs_embeds: Tensor, **kwargs: Any) -> SimpleNamespace:
-        none = dict.fromkeys(("cache", "past_key_values", "hidden_states", "attentions", "router_logits"))
-        return _Output(last_hidden_state=inputs_embeds, **none)
+        return _Output(last_hidden_state=inputs_embeds)
 
 
 class _Output(SimpleNamespace):
+    """Whatever else a decoder returns is None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
     def __getitem__(self, i: int) -> Tensor:
         return (self.last_hidden_state,)[i]
 
@@ -90,7 +111,8 @@ class BorrowedDecoder:
         cls, theirs = opened(config.borrowed, "config.json")
         with without_weights():
             self._causal = cls(theirs).eval()
-        self._slots = self._own_parts()
+        stored = stored_names(self._causal)
+        self._slots = {stored(name): slot for name, slot in self._own_parts().items()}
         self._decoder = self._causal.get_decoder()
         name = next(name for name, module in self._causal.named_modules() if module is self._decoder)
         parent, _, own = name.rpartition(".")
@@ -117,14 +139,14 @@ class BorrowedDecoder:
             is_head = module is head
             if not whole and (is_head or module is embedding):
                 continue
-            if type(module) is nn.Linear:
-                part = (
-                    shared
-                    if is_head and shared
-                    else Linear(ops, module.in_features, module.out_features, bias=module.bias is not None)
-                )
+            if type(module) is nn.Linear or type(module).__name__ == "Conv1D":
+                is_turned = type(module) is not nn.Linear
+                n_in, n_out = module.weight.shape if is_turned else module.weight.shape[::-1]
+                part = shared if is_head and shared else Linear(ops, n_in, n_out, bias=module.bias is not None)
                 ours: _Part = _Product(part, module.weight)
                 slots |= {} if part is shared else dict(part.parameters(name))
+                if is_turned:
+                    slots[f"{name}.weight"] = _Turned(part)
             elif type(module) is nn.Embedding:
                 part = Embedding(ops, *module.weight.shape, head=shared if module is embedding else None)
                 ours = _Rows(part, module.weight)
@@ -179,7 +201,7 @@ class BorrowedDecoder:
 @cache
 def _explain(model_type: str, n_dense: int) -> None:
     """Once in a process for each model."""
-    dense = f" {n_dense:,} of its weights cannot be used quantised and are kept dense." if n_dense else ""
+    dense = f" {n_dense:,} of its weights are kept dense, as no product of ours uses them." if n_dense else ""
     log.warning(
         "Pagewell has no file for models of type %s: transformers' class computes them, operator by operator in torch around our "
         "attention and products, which takes longer than families with a file of their own do.%s",

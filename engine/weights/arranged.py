@@ -281,7 +281,7 @@ def _of_all(
 
 def _all_rows(stored: Checkpoint, name: str) -> int:
     shape = stored.shape(name)
-    return torch.Size(shape[:-1]).numel() if len(shape) > 1 else shape[0]
+    return torch.Size(shape[:-1]).numel() if len(shape) > 1 else (*shape, 1)[0]
 
 
 def _n_rows(stored: Checkpoint, piece: Piece) -> int:

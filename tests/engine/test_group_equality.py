@@ -41,6 +41,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("bamba", {"num_hidden_layers": 4, "attn_layer_indices": [2], "mamba_n_heads": 8, "mamba_d_state": 16}),
+    "deepseek": (
+        "deepseek_v3",
+        {
+            **{"kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24},
+            **{"num_key_value_heads": 4, "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 3},
+            **{"moe_intermediate_size": 48, "n_group": 4, "topk_group": 2},
+        },
+    ),
+    "transformers' own": ("gpt_neox", {"hidden_act": "gelu"}),
     "mamba alone": ("bamba", {"num_hidden_layers": 3, "attn_layer_indices": [], "mamba_n_heads": 8, "mamba_d_state": 16}),
 }
 KINDS = {
@@ -48,6 +57,8 @@ KINDS = {
     "mistral": ["window of 21"],
     "qwen3_5": ["all tokens", "state"],
     "bamba": ["all tokens", "state"],
+    "deepseek": ["all tokens"],
+    "transformers' own": ["all tokens"],
     "mamba alone": ["state"],
 }
 

@@ -20,10 +20,14 @@ SIZES = {
 }
 
 
+def configured(family: str, **settings: Any) -> transformers.PreTrainedConfig:
+    return transformers.AutoConfig.for_model(family, **{**SIZES, **settings})
+
+
 def saved(path: Path, family: str, **settings: Any) -> transformers.PreTrainedModel:
     """A model in float32, the same each time, saved into `path` as a folder of config.json and safetensors."""
     torch.manual_seed(7)
-    config = transformers.AutoConfig.for_model(family, **{**SIZES, **settings})
+    config = configured(family, **settings)
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(11)
