@@ -307,8 +307,15 @@ def _rope_cases(spec: OpSpec) -> Iterator[Case]:
             return q, k, v, positions, angles.cos(), angles.sin(), k_cache, None if ends else v_cache, slots, scales
 
         yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 6, 7, 9)
+    yield _case(spec, "no keys", lambda g: _rope_without_keys(spec, g), 6, 7, 9)
     if _is_far(spec):
         yield from (_far_case(spec, _far_rope, (6, 7, 9), by_dims=by_dims) for by_dims in (False, True))
+
+
+def _rope_without_keys(spec: OpSpec, g: torch.Generator) -> tuple[Any, ...]:
+    q, angles = torch.randn(5, 4, spec.head_size, generator=g).to(spec.dtype), torch.rand(5, spec.head_size // 2, generator=g)
+    caches, scales = (new(spec, 3, BLOCK_SIZE, 2, by_dims=True) for new in (new_caches, new_scales))
+    return q, None, None, torch.arange(5), angles.cos(), angles.sin(), *caches, torch.arange(5), scales
 
 
 def _far_rope(spec: OpSpec, g: torch.Generator, *, by_dims: bool) -> tuple[Any, ...]:
@@ -473,6 +480,7 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "quant_linear": _linear_cases,
     "quant_linears": _linears_cases,
     "gated_linear": _gated_cases,
+    "add_scaled": lambda spec: (_case(spec, name, build) for name, build in conformance_heads.sum_cases(spec)),
     "heads_linear": lambda spec: (_case(spec, name, build) for name, build in conformance_heads.heads_cases(spec)),
     "embedding": _embedding_cases,
     "rms_norm": _norm_cases,

@@ -1,4 +1,4 @@
-"""Cases of products of which each head has its own matrix."""
+"""Cases of products of which each head has its own matrix, and of sums."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def heads_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
             return x, torch.randn(heads, n_in, n_out, generator=g).to(DENSE[spec.qtype]), kept
 
         yield f"{n} rows, {heads} heads, {kept} kept, {n_in} to {n_out}", build
+
+
+def sum_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
+    for n, h in ((0, 8), (1, 64), (5, 33), (9, 4000)):
+
+        def build(g: torch.Generator, n=n, h=h) -> tuple[Any, ...]:
+            return *torch.randn(2, n, h, generator=g).to(spec.dtype).unbind(), 0.7
+
+        yield f"{n} x {h}", build

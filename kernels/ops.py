@@ -271,14 +271,16 @@ class Routing:
 
 
 class Route(Protocol):
-    """logits [n, E], bias float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
+    """logits [n, E], bias and factors float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
 
     Chosen are the k experts whose score plus bias is largest, of groups that are left, the largest first and of equals the
-    lowest id. A gain is the score without the bias, then what `routing` makes of it; sums run over the k in their order. NaN
-    counts as the lowest: ids are always distinct and below E.
+    lowest id. A gain is the score without the bias, then what `routing` makes of it, times the expert's factor in the end; sums
+    run over the k in their order. NaN counts as the lowest: ids are always distinct and below E.
     """
 
-    def __call__(self, logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 class ExpertsGated(Protocol):
@@ -321,6 +323,12 @@ class AddGated(Protocol):
     def __call__(self, x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor: ...
 
 
+class AddScaled(Protocol):
+    """x and y [n, h] -> [n, h]: (x + y) * factor, rounded after each."""
+
+    def __call__(self, x: Tensor, y: Tensor, factor: float) -> Tensor: ...
+
+
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -350,6 +358,8 @@ class RopeAndWriteKV(Protocol):
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
     stay. k's own memory may be reused.
 
+    Without k and v nothing is written: the layer reads what another one wrote, and wants q turned.
+
     Without v_cache values are the end of the keys: k has D - Dv dims, at least R, behind which v is written, and of an int8
     cache the scales of k.
 
@@ -364,8 +374,8 @@ class RopeAndWriteKV(Protocol):
     def __call__(
         self,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         positions: Tensor,
         cos: Tensor,
         sin: Tensor,
@@ -563,6 +573,7 @@ OPERATORS: dict[str, type] = {
     "experts_gated": ExpertsGated,
     "experts_down": ExpertsDown,
     "add_gated": AddGated,
+    "add_scaled": AddScaled,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,

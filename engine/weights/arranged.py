@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 _ONE = re.compile(r"(.*\.experts)\.(0|[1-9]\d{0,4})\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
 _ALL = re.compile(r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(?:\.weight|([._]bias))?")
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
+_KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\..*")
+"""What layers that read the keys and values of others have no use for, though files have it."""
 _ANOTHER = "Take another conversion of the model."
 
 
@@ -176,6 +178,8 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
         common = _renamed(name, config) if stored.kind == "safetensors" else name
         layer = _LAYER.fullmatch(common)
         if common.startswith("mtp.") or (layer and int(layer[1]) >= config.n_layers):
+            continue
+        if (of_layer := _KEYS.fullmatch(common)) and config.kv_source(int(of_layer[1])) != int(of_layer[1]):
             continue
         one, whole = _ONE.fullmatch(common), _ALL.fullmatch(common)
         if config.experts is not None and one:

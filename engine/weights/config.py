@@ -171,6 +171,13 @@ class ModelConfig:
     """Per layer; none: n_kv_heads heads of head_dim in all of them."""
     kv_sources: tuple[int, ...] = ()
     """Per layer: the layer whose keys and values it reads, itself or an earlier one; none: each its own."""
+    values_are_keys: tuple[bool, ...] = ()
+    """Per layer: what makes keys makes values too; none: nowhere."""
+    wide_where_shared: bool = False
+    """MLPs of layers that read the keys of others are twice as wide."""
+    layer_input_size: int = 0
+    """Of a token's embedding for each layer; 0: there are none."""
+    layer_input_vocab: int = 0
     experts: ExpertsConfig | None = None
     """None where no layer has experts."""
     shared_width: int = 0

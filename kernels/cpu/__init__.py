@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, experts, heads, linear, rows, sample
+from kernels.cpu import attention, cache, experts, heads, linear, rows, sample, sums
 
 IMPLS = (
     *attention.IMPLS,
@@ -12,4 +12,5 @@ IMPLS = (
     *linear.IMPLS,
     *experts.IMPLS,
     *sample.IMPLS,
+    *sums.IMPLS,
 )

@@ -26,5 +26,6 @@ void bind_limits(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_sums(nb::module_& m);
 
 }  // namespace pagewell

@@ -57,4 +57,5 @@ NB_MODULE(_native, m) {
     pagewell::bind_linear(m);
     pagewell::bind_rows(m);
     pagewell::bind_sample(m);
+    pagewell::bind_sums(m);
 }

@@ -70,7 +70,7 @@ class RopeAndWriteKV : public Op {
             kernels.rotate(q_.head(row, head, size_), cos, sin, out_ + (row * heads_ + head) * size_, half_, size_);
         }
         const int64_t slot = slots_[row];
-        if (slot < 0) return;
+        if (slot < 0 || k_.data == nullptr) return;
         const int64_t block = slot / cache_.block_size, offset = slot % cache_.block_size;
         const int64_t key_size = latent_ ? size_ - value_size_ : size_;
         for (int64_t head = 0; head < kv_heads_; ++head) {

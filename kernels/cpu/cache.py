@@ -15,8 +15,8 @@ from kernels.ops import Impl, OpSpec, Scales
 
 def rope_and_write_kv(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     positions: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -28,8 +28,10 @@ def rope_and_write_kv(
     n_rows, n_heads, head_size = q.shape
     require(torch.float32, q=q, k=k, v=v, cos=cos, sin=sin)
     require(torch.int64, positions=positions, slots=slots)
-    value_size = v.shape[-1]
+    value_size = (v if v_cache is None else v_cache).shape[-1]
     key_size = head_size if v_cache is not None else head_size - value_size
+    if (k is None) != (v is None):
+        raise ValueError("Keys are written with their values, or neither is.")
     require_shape((n_rows, k_cache.shape[2], key_size), k=k)
     require_shape((n_rows, k_cache.shape[2], value_size), v=v)
     require_shape((*k_cache.shape[:3], head_size), k_cache=k_cache)
@@ -39,9 +41,10 @@ def rope_and_write_kv(
         raise ValueError(f"{2 * cos.shape[1]} dims cannot be rotated in heads of {key_size}.")
     if v_cache is not None:
         require_shape((*k_cache.shape[:3], value_size), v_cache=v_cache)
-    q, k, v = whole_rows(q), whole_rows(k), whole_rows(v)
+    q, k, v = whole_rows(q), k if k is None else whole_rows(k), v if v is None else whole_rows(v)
     out = empty(n_rows, n_heads, head_size)
-    rows = (q, k, v, q.stride(0), k.stride(0), v.stride(0), n_heads, k.shape[1], head_size, value_size)
+    strides = (0 if x is None else x.stride(0) for x in (q, k, v))
+    rows = (q, k, v, *strides, n_heads, k_cache.shape[2], head_size, value_size)
     angles = (whole(positions), whole(cos), whole(sin), cos.shape[1])
     planes = layout(k_cache, k_cache if v_cache is None else v_cache, scales)
     launch(native.RopeAndWriteKV, out, *rows, *angles, whole(slots), *planes, v_cache is None, n_rows=n_rows)

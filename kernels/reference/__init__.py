@@ -14,6 +14,7 @@ from kernels.reference.linear import embedding, gated_linear, quant_linear, quan
 from kernels.reference.norm import rms_norm, rms_norm_add
 from kernels.reference.recurrent import causal_conv, delta_rule, state_scan
 from kernels.reference.sample import logprobs, penalize, sample
+from kernels.reference.sums import add_scaled
 from kernels.reference.uniform import uniform
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -58,6 +59,7 @@ IMPLS = tuple(
         ("experts_gated", experts_gated, _MATRICES),
         ("experts_down", experts_down, _MATRICES),
         ("add_gated", add_gated, _PLAIN),
+        ("add_scaled", add_scaled, _PLAIN),
         ("embedding", embedding, _MATRICES),
         ("rms_norm", rms_norm, _PLAIN),
         ("rms_norm_add", rms_norm_add, _PLAIN),

@@ -14,8 +14,8 @@ _SATURATING = (torch.float16, torch.float8_e4m3fn)
 
 def rope_and_write_kv(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     positions: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -25,6 +25,8 @@ def rope_and_write_kv(
     scales: Scales | None = None,
 ) -> Tensor:
     cos, sin = cos.index_select(0, positions), sin.index_select(0, positions)
+    if k is None:
+        return _rotate(q, cos, sin)
     written = slots >= 0
     block, offset = slots[written] // k_cache.shape[1], slots[written] % k_cache.shape[1]
     k = _rotate(k, cos, sin)

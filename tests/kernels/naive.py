@@ -72,6 +72,10 @@ def heads_linear(x: Tensor, weight: Tensor, kept: int = 0) -> Tensor:
     return torch.stack(out, 1).to(x.dtype)
 
 
+def add_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+    return ((x.double() + y.double()) * factor).to(x.dtype)
+
+
 def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     rows = [dense(weight)[token_id] * scale for token_id in ids.tolist()]
     return torch.stack(rows).to(dtype) if rows else torch.empty(0, weight.shape[1], dtype=dtype)
@@ -89,8 +93,8 @@ def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 def rope_and_write_kv(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     positions: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -107,6 +111,8 @@ def rope_and_write_kv(
         pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double()) * turn
         return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), -1).to(x.dtype)
 
+    if k is None:
+        return turned(q)
     rotated = turned(k)
     written = [(k_cache, torch.cat((rotated, v), -1))] if v_cache is None else [(k_cache, rotated), (v_cache, v)]
     for row, slot in enumerate(slots.tolist()):
@@ -270,6 +276,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         quant_linears,
         gated_linear,
         heads_linear,
+        add_scaled,
         embedding,
         rms_norm,
         rms_norm_add,

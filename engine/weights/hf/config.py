@@ -11,7 +11,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf import bamba, borrowed, deepseek, gemma, granite, lfm2, llama, mixtures, qwen3_5
+from engine.weights.hf import bamba, borrowed, deepseek, gemma, gemma4, granite, lfm2, llama, mixtures, qwen3_5
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
@@ -20,6 +20,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3": llama.qwen3,
     "qwen3_5_text": qwen3_5.qwen3_5,
     "gemma3_text": gemma.gemma3,
+    "gemma4_text": gemma4.gemma4,
     "bamba": bamba.bamba,
     "deepseek_v2": deepseek.deepseek_v2,
     "deepseek_v3": deepseek.deepseek_v3,
@@ -38,6 +39,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
 
 TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "gemma3": ("gemma3_text", gemma.GEMMA3_TEXT),
+    "gemma4": ("gemma4_text", gemma4.TEXT),
     "qwen3_5": ("qwen3_5_text", qwen3_5.TEXT),
     "qwen3_5_moe": ("qwen3_5_moe_text", qwen3_5.MOE_TEXT),
 }

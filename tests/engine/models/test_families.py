@@ -30,6 +30,11 @@ EXPERTS = {
     **{"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "routed_scaling_factor": 1.7},
 }
 
+GEMMA4 = {
+    **{"head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 6, "sliding_window": 9},
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+}
+
 MODELS = {
     "llama": ("llama", {}),
     "llama, biases, tied": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -94,6 +99,18 @@ MODELS = {
     },
     "deepseek v2, experts by groups": ("deepseek_v2", {**LATENT, **EXPERTS, "topk_method": "group_limited_greedy"}),
     "deepseek v3, turned by halves": ("deepseek_v3", {**LATENT, "q_lora_rank": 24, "rope_interleave": False}),
+    "gemma4": ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 0}),
+    "gemma4, an embedding for each layer, shared keys": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 99, "num_kv_shared_layers": 3}
+        | {"use_double_wide_mlp": True},
+    ),
+    "gemma4, experts, values that are keys, soft cap": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+        | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 48}
+        | {"final_logit_softcapping": 3.0},
+    ),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": 6}),
 }
