@@ -34,6 +34,17 @@ class Scaled(Norm):
         return False
 
 
+class Number(Vector):
+    """A parameter of one number."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def fill(self, value: Tensor) -> bool:
+        self.number = value.item()
+        return False
+
+
 class Attention:
     """A Mixer; of a layer that reads the keys and values of another it has queries only."""
 
@@ -150,7 +161,7 @@ class Layer:
         is_wide = config.kv_source(i) != i and config.wide_where_shared
         self.feed_forward = FeedForward(config, ops, config.intermediate_size * (2 if is_wide else 1), norm)
         self.token_input = TokenInput(config, ops, norm) if config.layer_input_size else None
-        self.factor = Vector(1)
+        self.factor = Number()
         self._add, self._add_scaled = ops.get("add_gated"), ops.get("add_scaled")
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches, of_token: Tensor | None) -> Tensor:
@@ -160,7 +171,7 @@ class Layer:
         if self.token_input:
             x = self._add(x, out, None)
             out = self.token_input(x, of_token)
-        return self._add_scaled(x, out, self.factor.value.item())
+        return self._add_scaled(x, out, self.factor.number)
 
     def parameters(self, name: str) -> Parameters:
         yield from self.input_norm.parameters(f"{name}.input_layernorm")

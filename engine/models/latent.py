@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.kv.storage import Caches
 from engine.models.operators import Operators
-from engine.models.parts import Angles, Linear, Linears, Norm, Parameters
+from engine.models.parts import Angles, Linear, Linears, Norm, Parameters, Vector
 from engine.types import StepInputs
 from engine.weights.config import LatentConfig, ModelConfig
 from kernels.ops import DENSE, Weight
@@ -22,6 +22,18 @@ from kernels.reference import dequant
 
 _EPS = 1e-6
 """Of the norms of latents, whatever the configuration says of the others; so the models were trained."""
+
+
+class InOrder(Vector):
+    """A parameter whose numbers are in another order than in the checkpoint."""
+
+    def __init__(self, order: Tensor) -> None:
+        super().__init__(len(order))
+        self._order = order
+
+    def fill(self, value: Tensor) -> bool:
+        super().fill(value[self._order.to(value.device)])
+        return False
 
 
 class TurnedFirst(Linear):
@@ -36,16 +48,12 @@ class TurnedFirst(Linear):
             turned = torch.cat((turned[::2], turned[1::2]))
         of_head = torch.cat((turned, torch.arange(kept)))
         self._order = (torch.arange(n_heads)[:, None] * size + of_head).flatten()
+        if bias:
+            self.bias = InOrder(self._order)
 
     def fill(self, value: Weight, *, same: Linear | None = None) -> bool:
         super().fill(value.map(lambda tensor: tensor[self._order.to(tensor.device)]))
         return False
-
-    @property
-    def bias_value(self) -> Tensor | None:
-        if self.bias and self._order is not None:
-            self.bias.value, self._order = self.bias.value[self._order], None
-        return super().bias_value
 
 
 class HeadMatrices:
