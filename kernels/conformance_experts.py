@@ -69,7 +69,8 @@ def route_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
                 if n > 1:
                     logits[1] = 0.5  # equals: the lowest ids
                     logits[2] = torch.nan
-                return logits.to(spec.dtype), torch.randn(e, generator=g) / 4 if biased and n != 33 else None, routing
+                bias = torch.randn(e, generator=g) / 4 if biased and n != 33 else None
+                return logits.to(spec.dtype), bias, routing, torch.rand(e, generator=g) + 0.5 if n == 33 else None
 
             yield f"{n} rows, {routing}", build
 

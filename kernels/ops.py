@@ -210,6 +210,8 @@ class OpSpec:
     kv_dtype: torch.dtype | None = None
     qtype: str | None = None
     head_size: int | None = None
+    value_size: int | None = None
+    """Dims of a head's values, where they are not as many as those of its keys."""
     window: bool = False
     soft_cap: bool = False
     exact: bool = False
@@ -220,6 +222,7 @@ class OpSpec:
         parts += [str(value).removeprefix("torch.") for value in (self.dtype, self.qtype) if value is not None]
         parts += [f"kv {str(self.kv_dtype).removeprefix('torch.')}"] if self.kv_dtype is not None else []
         parts += [f"head {self.head_size}"] if self.head_size is not None else []
+        parts += [f"values {self.value_size}"] if self.value_size is not None else []
         parts += [name for name, used in (("window", self.window), ("soft cap", self.soft_cap), ("exact", self.exact)) if used]
         return ", ".join(parts)
 
@@ -247,6 +250,14 @@ class GatedLinear(Protocol):
     ) -> Tensor: ...
 
 
+class HeadsLinear(Protocol):
+    """x [n, H, kept + in], weight [H, in, out] of a dtype in DENSE -> [n, H, kept + out]: of each head the first `kept` dims as
+    they are, and behind them the others times its own matrix.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, kept: int = 0) -> Tensor: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Routing:
     """How the experts of a row are chosen from their logits."""
@@ -269,14 +280,16 @@ class Routing:
 
 
 class Route(Protocol):
-    """logits [n, E], bias float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
+    """logits [n, E], bias and factors float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
 
     Chosen are the k experts whose score plus bias is largest, of groups that are left, the largest first and of equals the
-    lowest id. A gain is the score without the bias, then what `routing` makes of it; sums run over the k in their order. NaN
-    counts as the lowest: ids are always distinct and below E.
+    lowest id. A gain is the score without the bias, then what `routing` makes of it, times the expert's factor in the end; sums
+    run over the k in their order. NaN counts as the lowest: ids are always distinct and below E.
     """
 
-    def __call__(self, logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]: ...
+    def __call__(
+        self, logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 class ExpertsGated(Protocol):
@@ -325,6 +338,12 @@ class Product(Protocol):
     def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
 
 
+class AddScaled(Protocol):
+    """x and y [n, h] -> [n, h]: (x + y) * factor, rounded after each."""
+
+    def __call__(self, x: Tensor, y: Tensor, factor: float) -> Tensor: ...
+
+
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -349,10 +368,15 @@ class RMSNormAdd(Protocol):
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
-    q [n, H, D], k and v [n, Hkv, D], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
-    [n_blocks, block_size, Hkv, D] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
+    q [n, H, D], k [n, Hkv, D] and v [n, Hkv, Dv], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
+    [n_blocks, block_size, Hkv, D or Dv] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
     stay, which are all of them where R is 0. k's own memory may be reused.
+
+    Without k and v nothing is written: the layer reads what another one wrote, and wants q turned.
+
+    Without v_cache values are the end of the keys: k has D - Dv dims, at least R, behind which v is written, and of an int8
+    cache the scales of k.
 
     Into floating-point types numbers are rounded to the nearest, ties to even, subnormal ones too; NaN stays NaN. Into float16
     and float8_e4m3fn, what is larger in magnitude than their largest number, 65504 or 448, infinities too, is written as that
@@ -365,24 +389,25 @@ class RopeAndWriteKV(Protocol):
     def __call__(
         self,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         positions: Tensor,
         cos: Tensor,
         sin: Tensor,
         k_cache: Tensor,
-        v_cache: Tensor,
+        v_cache: Tensor | None,
         slots: Tensor,
         scales: Scales | None = None,
     ) -> Tensor: ...
 
 
 class PagedAttention(Protocol):
-    """Causal attention of each query row over its own sequence's cached keys and values; [n, H, D].
+    """Causal attention of each query row over its own sequence's cached keys and values; [n, H, Dv].
 
-    q [n, H, D]; caches [n_blocks, block_size, Hkv, D], already holding this step's keys and values; query head i uses KV
-    head i * Hkv // H. query_starts int32 [s + 1]: sequence i owns rows query_starts[i] .. query_starts[i + 1]; its row j sits
-    at position context_lens[i] - n_query_i + j. context_lens int32 [s]. block_tables int32 [s, most blocks], padded with -1.
+    q [n, H, D]; caches [n_blocks, block_size, Hkv, D] of keys and [.., Dv] of values, which may be a part of the keys' memory,
+    already holding this step's keys and values; query head i uses KV head i * Hkv // H. query_starts int32 [s + 1]: sequence i
+    owns rows query_starts[i] .. query_starts[i + 1]; its row j sits at position context_lens[i] - n_query_i + j. context_lens
+    int32 [s]. block_tables int32 [s, most blocks], padded with -1.
     Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
     score x (already times scale) by c * tanh(x / c). sinks float32 [H]: of each query head a score that is in the sum of the
     softmax without a key or value (gpt-oss). Cache contents and scales that no query sees never matter, NaN included,
@@ -486,11 +511,12 @@ class GatedActivation(Protocol):
 
 class CopyBlocks(Protocol):
     """Copy whole blocks, with their scales, inside one layer's caches, in place. Of the pairs (source, destination)
-    sources may repeat; no block is both a source and a destination, none is a destination twice.
+    sources may repeat; no block is both a source and a destination, none is a destination twice. Without v_cache keys are
+    copied, and their scales.
     """
 
     def __call__(
-        self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
+        self, k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
     ) -> None: ...
 
 
@@ -558,12 +584,14 @@ OPERATORS: dict[str, type] = {
     "quant_linear": QuantLinear,
     "quant_linears": QuantLinears,
     "gated_linear": GatedLinear,
+    "heads_linear": HeadsLinear,
     "route": Route,
     "experts_gated": ExpertsGated,
     "experts_down": ExpertsDown,
     "add_gated": AddGated,
     "mul": Product,
     "sigmoid_mul": Product,
+    "add_scaled": AddScaled,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,

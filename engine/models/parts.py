@@ -211,8 +211,9 @@ class Attention:
         """joined: the checkpoint has q, k and v as one matrix. head_norm makes the norm of each head of q and k before they are
         turned, row_norm, of a size, that of all heads together. query_factors, float32 [positions]: of each query after that.
         """
-        size, q_size, kv_size = config.hidden_size, config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-        sizes = q_size, kv_size, kv_size
+        size, n_heads, shape = config.hidden_size, config.n_heads, config.kv_shape(layer)
+        q_size, k_size = n_heads * shape.key_dim, shape.n_heads * shape.key_dim
+        sizes = q_size, k_size, shape.n_heads * shape.value_dim
         if joined:
             self._qkv = Joined(ops, size, *sizes, bias=bias)
             self._inputs = {"qkv": self._qkv.whole}
@@ -220,21 +221,22 @@ class Attention:
             self.q, self.k, self.v = (Linear(ops, size, n, bias=bias) for n in sizes)
             self._qkv = Linears(ops, self.q, self.k, self.v)
             self._inputs = {"q": self.q, "k": self.k, "v": self.v}
-        self.o = Linear(ops, q_size, size, bias=output_bias)
+        self.o = Linear(ops, n_heads * shape.value_dim, size, bias=output_bias)
         self.q_norm = self.k_norm = None
         if head_norm:
             self.q_norm, self.k_norm = head_norm(), head_norm()
         elif row_norm:
-            self.q_norm, self.k_norm = row_norm(q_size), row_norm(kv_size)
+            self.q_norm, self.k_norm = row_norm(q_size), row_norm(k_size)
         self._norms_rows = row_norm is not None
         self._query_factors = query_factors
         self._scale_rows = ops.get("scale_rows") if query_factors is not None else None
         self.sinks = Vector(config.n_heads) if config.attention_sinks else None
-        self._head_dim = config.head_dim
+        self._shape = shape
         self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
-        self._write = ops.get_cached("rope_and_write_kv", config.head_dim)
+        sizes = {"head_size": shape.key_dim, "value_size": shape.value_dim}
+        self._write = ops.get_cached("rope_and_write_kv", **sizes)
         self._attend = ops.get_cached(
-            "paged_attention", config.head_dim, window=config.windows[layer] > 0, soft_cap=config.attn_soft_cap > 0
+            "paged_attention", **sizes, window=config.windows[layer] > 0, soft_cap=config.attn_soft_cap > 0
         )
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
@@ -242,14 +244,15 @@ class Attention:
         return self.o(self.attend(*self.project(x), angles, inputs, caches).flatten(1))
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """[n, h] -> q [n, H, D], k and v [n, Hkv, D]"""
+        """[n, h] -> q [n, H, D], k [n, Hkv, D] and v [n, Hkv, Dv]"""
         q, k, v = self._qkv(x)
         if self._norms_rows:
             q, k = self.q_norm(q), self.k_norm(k)
-        return [rows.unflatten(-1, (-1, self._head_dim)) for rows in (q, k, v)]
+        dims = self._shape.key_dim, self._shape.key_dim, self._shape.value_dim
+        return [rows.unflatten(-1, (-1, size)) for rows, size in zip((q, k, v), dims, strict=True)]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
-        """q [n, H, D] -> [n, H, D]"""
+        """q [n, H, D] -> [n, H, Dv]"""
         if self.q_norm and not self._norms_rows:
             q, k = self.q_norm(q), self.k_norm(k)
         k_cache, v_cache, scales = caches

@@ -7,8 +7,10 @@ from engine.models import (
     arcee,
     bamba,
     cohere,
+    deepseek,
     exaone4,
     gemma3,
+    gemma4,
     glm4,
     granite,
     granitemoehybrid,
@@ -24,6 +26,7 @@ from engine.models import (
     qwen3_5,
     stablelm,
     starcoder2,
+    transformers_fallback,
 )
 from engine.models.decoder import Decoder
 from engine.models.operators import Operators
@@ -37,6 +40,7 @@ FAMILIES = {
     "gemma": gemma3.build,
     "gemma2": gemma3.build,
     "gemma3": gemma3.build,
+    "gemma4": gemma4.build,
     "mistral": mistral.build,
     "phi3": phi3.build,
     "olmo2": olmo2.build,
@@ -54,6 +58,7 @@ FAMILIES = {
     "exaone4": exaone4.build,
     "nemotron": nemotron.build,
     "bamba": bamba.build,
+    "deepseek": deepseek.build,
     "mixtral": mixture.build,
     "qwen2_moe": mixture.build,
     "qwen3_moe": mixture.build,
@@ -70,6 +75,8 @@ def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
 
     Raises ModelLoadError for an unknown family, KernelMissing where an operator has no implementation.
     """
+    if config.borrowed is not None:
+        return transformers_fallback.BorrowedDecoder(config, ops, max_model_len)
     if config.family not in FAMILIES:
         raise ModelLoadError(
             f"The model is of the family '{config.family}', which cannot be run.", f"Known families: {', '.join(FAMILIES)}."

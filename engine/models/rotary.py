@@ -106,13 +106,15 @@ def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
     return 1.0 / (factor * periods) * (1 - kept) + 1.0 / periods * kept, _yarn_attention(rope)
 
 
-def _yarn_attention(rope: RopeConfig) -> float:
-    def scale(factor: float, weight: float = 1.0) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+def mscale(factor: float, weight: float = 1.0) -> float:
+    """By how much scores grow sharper for a window that is `factor` times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
+
+def _yarn_attention(rope: RopeConfig) -> float:
     params = rope.params
     if params.get("attention_factor") is not None:
         return params["attention_factor"]
     if params.get("mscale") and params.get("mscale_all_dim"):
-        return scale(params["factor"], params["mscale"]) / scale(params["factor"], params["mscale_all_dim"])
-    return scale(params["factor"])
+        return mscale(params["factor"], params["mscale"]) / mscale(params["factor"], params["mscale_all_dim"])
+    return mscale(params["factor"])

@@ -60,16 +60,19 @@ def free_bytes(device: torch.device) -> int:
 def kv_groups(model: ModelConfig, block_size: int, kv_dtype: torch.dtype, window: int) -> list[KVGroup]:
     """Layers whose memory is of one kind, as yet without blocks: those of all tokens first, then by window, then states.
 
-    A layer whose own window is not below the model's needs all tokens.
+    A layer whose own window is not below the model's needs all tokens. One that reads the keys and values of another is in none.
     """
     recurrent = model.recurrent
     states = recurrent.layers if recurrent is not None else ()
     by_window: dict[int, list[int]] = {}
-    for i in (i for i in range(model.n_layers) if i not in states):
+    for i in (i for i in range(model.n_layers) if i not in states and model.kv_source(i) == i):
         by_window.setdefault(model.windows[i] if model.windows[i] < window else 0, []).append(i)
-    per_layer = block_size * token_bytes(model.n_kv_heads, model.head_dim, kv_dtype)
+
+    def block_bytes(layers: Sequence[int]) -> int:
+        return block_size * sum(token_bytes(model.kv_shape(i), kv_dtype) for i in layers)
+
     groups = [
-        KVGroup(n_blocks=0, layers=tuple(layers), window=of_group, block_bytes=len(layers) * per_layer)
+        KVGroup(n_blocks=0, layers=tuple(layers), window=of_group, block_bytes=block_bytes(layers))
         for of_group, layers in sorted(by_window.items())
     ]
     if states:
@@ -80,12 +83,14 @@ def kv_groups(model: ModelConfig, block_size: int, kv_dtype: torch.dtype, window
 
 def step_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
     """Roughly what one step holds besides weights and cache: (bytes in any case, bytes per position of the window)."""
-    heads = (2 * model.n_heads + 2 * model.n_kv_heads) * model.head_dim
+    shapes = [model.kv_shape(i) for i in range(model.n_layers)]
+    heads = max((model.n_heads + shape.n_heads) * (shape.key_dim + shape.value_dim) for shape in shapes)
     token = (4 * model.hidden_size + 3 * model.intermediate_size + heads) * max(dtype.itemsize, 4)
     # Logits in float32, their weights in float32 and running sums in float64.
     sampling = config.max_num_seqs * model.vocab_size * 16
     # Keys and values of the sequence at hand in float32, and the rotary tables.
-    position = 8 * model.n_kv_heads * model.head_dim + 4 * sum(rope.rotary_dim for rope in model.distinct_ropes)
+    position = 4 * max(shape.n_heads * (shape.key_dim + shape.value_dim) for shape in shapes)
+    position += 4 * sum(rope.rotary_dim for rope in model.distinct_ropes)
     if not config.enable_chunked_prefill:
         position += token
     return config.token_budget * token + sampling, position

@@ -31,6 +31,8 @@ _ALL = re.compile(r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(?:
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
 _CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")
 _VECTORS = ("e_score_correction_bias", ".A_log", ".D", "mamba.norm.weight")
+_KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\..*")
+"""What layers that read the keys and values of others have no use for, though files have it."""
 _ANOTHER = "Take another conversion of the model."
 
 
@@ -203,6 +205,8 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
         layer = _LAYER.fullmatch(common)
         if common.startswith("mtp.") or (layer and int(layer[1]) >= config.n_layers):
             continue
+        if (of_layer := _KEYS.fullmatch(common)) and config.kv_source(int(of_layer[1])) != int(of_layer[1]):
+            continue
         one, whole = _ONE.fullmatch(common), _ALL.fullmatch(common)
         if config.experts is not None and one:
             singles.setdefault(f"{one[1]}.{one[3]}.{one[4]}", {})[int(one[2])] = name
@@ -311,7 +315,7 @@ def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_b
 
 def _all_rows(stored: Checkpoint, name: str) -> int:
     shape = stored.shape(name)
-    return torch.Size(shape[:-1]).numel() if len(shape) > 1 else shape[0]
+    return torch.Size(shape[:-1]).numel() if len(shape) > 1 else (*shape, 1)[0]
 
 
 def _n_rows(stored: Checkpoint, piece: Piece) -> int:

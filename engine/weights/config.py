@@ -32,6 +32,34 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KVShape:
+    """What a layer of attention keeps of each token: keys and values of some heads."""
+
+    n_heads: int
+    key_dim: int
+    value_dim: int
+    latent: bool = False
+    """Values are the last value_dim dims of the keys, so that only keys are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Attention whose keys and values of all heads are made of one latent for each token (arXiv:2405.04434)."""
+
+    rank: int
+    """Dims of the latent."""
+    q_rank: int
+    """Dims of what queries are made of; 0: of the hidden state itself."""
+    key_dim: int
+    """Of a head's keys, the dims that come from the latent."""
+    rope_dim: int
+    """The dims that turn, one key of which serves all heads."""
+    value_dim: int
+    interleaved: bool = True
+    """Dims 2 i and 2 i + 1 of those that turn are a pair, in the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentConfig:
     """Layers that carry a state from token to token instead of looking back at keys and values.
 
@@ -141,12 +169,34 @@ class ModelConfig:
     """Factor of what a layer's attention, and its MLP, add to the residual stream."""
     recurrent: RecurrentConfig | None = None
     """None where all layers have attention."""
+    borrowed: Mapping[str, Any] | None = None
+    """config.json of a model that transformers' own class computes; of the fields above those of norms, rope and activation say
+    nothing then."""
+    latent: LatentConfig | None = None
+    """None where keys and values are kept as they are."""
+    kv_shapes: tuple[KVShape, ...] = ()
+    """Per layer; none: n_kv_heads heads of head_dim in all of them."""
+    kv_sources: tuple[int, ...] = ()
+    """Per layer: the layer whose keys and values it reads, itself or an earlier one; none: each its own."""
+    values_are_keys: tuple[bool, ...] = ()
+    """Per layer: what makes keys makes values too; none: nowhere."""
+    wide_where_shared: bool = False
+    """MLPs of layers that read the keys of others are twice as wide."""
+    layer_input_size: int = 0
+    """Of a token's embedding for each layer; 0: there are none."""
+    layer_input_vocab: int = 0
     experts: ExpertsConfig | None = None
     """None where no layer has experts."""
     shared_width: int = 0
     """Of an MLP beside experts in all layers, also in models of which no layer has experts (granitemoehybrid)."""
     attention_sinks: bool = False
     """Each head has a score that takes part in the softmax without a key."""
+
+    def kv_shape(self, layer: int) -> KVShape:
+        return self.kv_shapes[layer] if self.kv_shapes else KVShape(self.n_kv_heads, self.head_dim, self.head_dim)
+
+    def kv_source(self, layer: int) -> int:
+        return self.kv_sources[layer] if self.kv_sources else layer
 
     @property
     def distinct_ropes(self) -> tuple[RopeConfig, ...]:

@@ -18,6 +18,7 @@ RENAMED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "mixtral": ((r"\.block_sparse_moe\.", ".mlp."),),
     "gpt_oss": ((r"\.mlp\.router\.", ".mlp.gate."),),
     "glm4_moe": (_SHARED,),
+    "deepseek": (_SHARED,),
     "ernie4_5_moe": (_SHARED, (r"\.mlp\.moe_statics\.", ".mlp.gate.")),
     "lfm2": (
         (r"^model\.embedding_norm\.", "model.norm."),

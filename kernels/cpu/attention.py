@@ -37,8 +37,10 @@ def paged_attention(
     require(torch.int32, query_starts=query_starts, context_lens=context_lens, block_tables=block_tables)
     require_shape((len(context_lens) + 1,), query_starts=query_starts)
     q, block_tables = whole_rows(q), whole_rows(block_tables)
-    out = empty(n_rows, n_heads, head_size)
-    sizes = (n_heads, k_cache.shape[2], head_size)
+    value_size = v_cache.shape[-1]
+    require_shape((*k_cache.shape[:3], head_size), k_cache=k_cache)
+    out = empty(n_rows, n_heads, value_size)
+    sizes = (n_heads, k_cache.shape[2], head_size, value_size)
     tables = (whole(query_starts), whole(context_lens), block_tables, block_tables.stride(0))
     args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache, scales), *tables, scale, window, soft_cap, whole(sinks))
     launch(native.PagedAttention, *args, n_rows=n_rows, n_seqs=len(context_lens))
@@ -48,6 +50,11 @@ def paged_attention(
 _F32 = torch.float32
 _SPECS = (
     *(OpSpec(dtype=_F32, kv_dtype=kv, head_size=head) for kv in TYPES for head in (16, 20, 64, 72, 80, 96, 128, 256, 512)),
+    *(
+        OpSpec(dtype=_F32, kv_dtype=kv, head_size=head, value_size=values)
+        for kv in TYPES
+        for head, values in ((576, 512), (192, 128), (72, 40), (64, 128), (36, 33))
+    ),
     *(
         OpSpec(dtype=_F32, kv_dtype=kv, head_size=64, window=window, soft_cap=cap)
         for kv in TYPES

@@ -273,10 +273,11 @@ enum Scores : int { SOFTMAX, SIGMOID, CHOSEN };
 class Route : public Op {
   public:
     Route(uintptr_t ids, uintptr_t gains, uintptr_t logits, int64_t stride, uintptr_t bias, int64_t n_experts, int64_t n_used, int scores,
-          bool normalised, float eps, float scale, int64_t n_groups, int64_t n_used_groups, int64_t n_best)
+          bool normalised, float eps, float scale, int64_t n_groups, int64_t n_used_groups, int64_t n_best, uintptr_t factors)
         : ids_(address<int32_t>(ids)), gains_(address<float>(gains)), logits_(address<const float>(logits)), stride_(stride),
           bias_(address<const float>(bias)), n_experts_(n_experts), n_used_(n_used), scores_(scores), normalised_(normalised), eps_(eps),
-          scale_(scale), n_groups_(n_groups), n_used_groups_(n_used_groups), n_best_(n_best) {
+          scale_(scale), n_groups_(n_groups), n_used_groups_(n_used_groups), n_best_(n_best),
+          factors_(address<const float>(factors)) {
         if (n_used < 1 || n_used > n_experts || n_groups < 1 || n_experts % n_groups || n_used_groups < 1 || n_used_groups > n_groups ||
             n_used > n_experts / n_groups * n_used_groups) {
             throw std::invalid_argument("So many experts of a row cannot be had from so many groups and experts.");
@@ -311,6 +312,7 @@ class Route : public Op {
         float sum = 0.0f;
         for (int64_t slot = 0; slot < n_used_; ++slot) sum += gains[slot];
         for (int64_t slot = 0; slot < n_used_; ++slot) gains[slot] = (normalised_ ? gains[slot] / (sum + eps_) : gains[slot]) * scale_;
+        for (int64_t slot = 0; factors_ && slot < n_used_; ++slot) gains[slot] *= factors_[ids[slot]];
     }
 
     // Marks the experts of all but the best groups as taken.
@@ -356,6 +358,7 @@ class Route : public Op {
     bool normalised_;
     float eps_, scale_;
     int64_t n_groups_, n_used_groups_, n_best_;
+    const float* factors_;
 };
 
 // out [n, h] = x + y * sigmoid(gate), rows of gate gate_stride apart; without a gate x + y
@@ -411,7 +414,7 @@ void bind_experts(nb::module_& m) {
     using I = int64_t;
     bind_op<ExpertsGated, A, A, I, A, I, const Packed&, const Packed&, A, A, I, int, float, float, bool>(m, "ExpertsGated");
     bind_op<ExpertsDown, A, A, A, A, I, const Packed&, A, I, bool>(m, "ExpertsDown");
-    bind_op<Route, A, A, A, I, A, I, I, int, bool, float, float, I, I, I>(m, "Route");
+    bind_op<Route, A, A, A, I, A, I, I, int, bool, float, float, I, I, I, A>(m, "Route");
     bind_op<Product, A, A, I, A, I, I, bool>(m, "Product");
     bind_op<AddGated, A, A, A, A, I, I>(m, "AddGated");
 }

@@ -18,16 +18,16 @@ _SCORES = {"softmax": 0, "sigmoid": 1, "chosen": 2}
 """As experts.cpp numbers them."""
 
 
-def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """ValueError where so many experts cannot be had from so many groups."""
     n_experts = logits.shape[1]
-    require(torch.float32, logits=logits, bias=bias)
-    require_shape((n_experts,), bias=bias)
+    require(torch.float32, logits=logits, bias=bias, factors=factors)
+    require_shape((n_experts,), bias=bias, factors=factors)
     logits = whole_rows(logits)
     ids, gains = (empty(len(logits), routing.n_used, dtype=dtype) for dtype in (torch.int32, torch.float32))
     gained = routing.n_used, _SCORES[routing.scores], routing.normalised, routing.eps, routing.scale
     groups = routing.n_groups, routing.n_used_groups, routing.n_best
-    args = ids, gains, logits, logits.stride(0), whole(bias), n_experts, *gained, *groups
+    args = ids, gains, logits, logits.stride(0), whole(bias), n_experts, *gained, *groups, whole(factors)
     launch(native.Route, *args, n_rows=len(logits))
     return ids, gains
 

@@ -24,7 +24,7 @@ def paged_attention(
     scales: Scales | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    out = torch.empty_like(q)
+    out = q.new_empty(*q.shape[:2], v_cache.shape[-1])
     starts, contexts = query_starts.tolist(), context_lens.tolist()
     for i, context in enumerate(contexts):
         n_query = starts[i + 1] - starts[i]
@@ -57,7 +57,7 @@ def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, offset: int, scale: float, window: int, soft_cap: float, sinks: Tensor | None
 ) -> Tensor:
-    """q [m, H, D] at positions offset .. offset + m; k, v [c, Hkv, D] at positions 0 .. c; [m, H, D] of q's dtype."""
+    """q [m, H, D] at positions offset .. offset + m; k, v [c, Hkv, D or Dv] at positions 0 .. c; [m, H, Dv] of q's dtype."""
     m, n_heads, head_size = q.shape
     n_kv_heads = k.shape[1]
     grouped = q.float().view(m, n_kv_heads, n_heads // n_kv_heads, head_size).permute(1, 2, 0, 3)
@@ -77,4 +77,4 @@ def _attend(
     else:
         weights = torch.softmax(scores, -1)
     mixed = weights @ v.transpose(0, 1)
-    return mixed.view(n_kv_heads, -1, m, head_size).permute(2, 0, 1, 3).reshape(m, n_heads, head_size).to(q.dtype)
+    return mixed.view(n_kv_heads, -1, m, v.shape[-1]).permute(2, 0, 1, 3).reshape(m, n_heads, -1).to(q.dtype)

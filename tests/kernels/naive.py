@@ -67,6 +67,15 @@ def gated_linear(x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | Non
     return (silu_mul if activation == "silu" else gelu_tanh_mul)(gated, raised)
 
 
+def heads_linear(x: Tensor, weight: Tensor, kept: int = 0) -> Tensor:
+    out = [torch.cat((x[:, h, :kept].double(), x[:, h, kept:].double() @ weight[h].double()), 1) for h in range(len(weight))]
+    return torch.stack(out, 1).to(x.dtype)
+
+
+def add_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+    return ((x.double() + y.double()) * factor).to(x.dtype)
+
+
 def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     rows = [dense(weight)[token_id] * scale for token_id in ids.tolist()]
     return torch.stack(rows).to(dtype) if rows else torch.empty(0, weight.shape[1], dtype=dtype)
@@ -100,13 +109,13 @@ def scale_rows(x: Tensor, factors: Tensor, positions: Tensor) -> Tensor:
 
 def rope_and_write_kv(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     positions: Tensor,
     cos: Tensor,
     sin: Tensor,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slots: Tensor,
     scales: Scales | None = None,
 ) -> Tensor:
@@ -118,15 +127,18 @@ def rope_and_write_kv(
         pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double()) * turn
         return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), -1).to(x.dtype)
 
+    if k is None:
+        return turned(q)
     rotated = turned(k)
+    written = [(k_cache, torch.cat((rotated, v), -1))] if v_cache is None else [(k_cache, rotated), (v_cache, v)]
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
             place = divmod(slot, k_cache.shape[1])
             if scales is None:
-                for cache, x in ((k_cache, rotated[row]), (v_cache, v[row])):
-                    cache[place] = _narrowed(x, cache.dtype)
+                for cache, x in written:
+                    cache[place] = _narrowed(x[row], cache.dtype)
                 continue
-            for i, (cache, x) in enumerate(((k_cache, rotated), (v_cache, v))):
+            for i, (cache, x) in enumerate(written):
                 for head, values in enumerate(x[row].tolist()):
                     scale = max(map(abs, values)) / 127
                     scales[i][place][head] = scale
@@ -157,7 +169,7 @@ def paged_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """One query row at a time, over a Python list of the positions it sees."""
-    out = torch.zeros_like(q)
+    out = q.new_zeros(*q.shape[:2], v_cache.shape[-1])
     starts, tables = query_starts.tolist(), block_tables.tolist()
     block_size, group = k_cache.shape[1], q.shape[1] // k_cache.shape[2]
     for i, context in enumerate(context_lens.tolist()):
@@ -203,9 +215,9 @@ def _gated(gate: Tensor, up: Tensor, activation: Callable[[np.ndarray], np.ndarr
     return torch.from_numpy(activation(gate.double().numpy()) * up.double().numpy()).to(gate.dtype)
 
 
-def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
+def copy_blocks(k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
     for source, destination in pairs:
-        for cache in (k_cache, v_cache, *(scales or ())):
+        for cache in (k_cache, *(scales or ())[:1]) if v_cache is None else (k_cache, v_cache, *(scales or ())):
             cache[destination] = cache[source]
 
 
@@ -288,6 +300,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         quant_linear,
         quant_linears,
         gated_linear,
+        heads_linear,
+        add_scaled,
         embedding,
         rms_norm,
         rms_norm_add,

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.ops import Routing, Weight
 
 
-def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """By sorting Python tuples."""
     n, n_experts = logits.shape
     ids, gains = torch.zeros(n, routing.n_used, dtype=torch.int32), torch.zeros(n, routing.n_used)
@@ -32,7 +32,8 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor
             of_chosen = _softmax(of_chosen)
         total = sum(of_chosen) + routing.eps if routing.normalised else 1.0
         ids[row] = torch.tensor(chosen)
-        gains[row] = torch.tensor([gain / total * routing.scale for gain in of_chosen])
+        of_experts = [1.0 if factors is None else float(factors[i]) for i in chosen]
+        gains[row] = torch.tensor([gain / total * routing.scale * of for gain, of in zip(of_chosen, of_experts, strict=True)])
     return ids, gains
 
 

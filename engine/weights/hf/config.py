@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
 from engine.weights.hf import (
     bamba,
+    borrowed,
     cohere,
+    deepseek,
     gemma,
+    gemma4,
     glm,
     granite_hybrid,
     lfm2,
@@ -40,6 +42,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "gemma": gemma.gemma,
     "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
+    "gemma4_text": gemma4.gemma4,
     "phi3": phi3.phi3,
     "olmo2": olmo.olmo2,
     "olmo3": olmo.olmo3,
@@ -57,6 +60,8 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "glm": glm.glm,
     "glm4": glm.glm4,
     "bamba": bamba.bamba,
+    "deepseek_v2": deepseek.deepseek_v2,
+    "deepseek_v3": deepseek.deepseek_v3,
     "mixtral": mixtures.mixtral,
     "qwen2_moe": mixtures.qwen2_moe,
     "qwen3_moe": mixtures.qwen3_moe,
@@ -72,6 +77,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
 
 TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "gemma3": ("gemma3_text", gemma.GEMMA3_TEXT),
+    "gemma4": ("gemma4_text", gemma4.TEXT),
     "qwen3_5": ("qwen3_5_text", qwen3_5.TEXT),
     "qwen3_5_moe": ("qwen3_5_moe_text", qwen3_5.MOE_TEXT),
     "qwen2_vl": ("qwen2_vl_text", llama.QWEN2_VL_TEXT),
@@ -88,11 +94,7 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
     model_type = fields.text("model_type")
     if model_type in TEXT_HALVES:
         return from_hf(_text_config(fields, model_type), f"{source}: text_config")
-    if model_type not in READERS:
-        raise ModelLoadError(
-            f"{source}: models of type {model_type} are not supported.", f"Supported: {', '.join((*READERS, *TEXT_HALVES))}."
-        )
-    return READERS[model_type](fields)
+    return READERS.get(model_type, borrowed.borrowed)(fields)
 
 
 def _text_config(fields: Fields, model_type: str) -> Mapping[str, Any]:
