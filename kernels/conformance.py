@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import conformance_recurrent, conformance_sample
+from kernels import conformance_experts, conformance_heads, conformance_recurrent, conformance_rows, conformance_sample
 from kernels.conformance_difference import difference
 from kernels.conformance_weights import random_weight
 from kernels.ops import BLOCKS, GROUP_UNIT, SCALED, Impl, OpSpec, Scales, Weight
@@ -64,7 +64,15 @@ def _run(fn: Callable[..., Any], case: Case, change: Callable[..., Any], how: Ca
 
 def _rounded(args: tuple[Any, ...], rounds: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
     """Arguments of a product, whose first one is x and whose weights are of one order: in this order x is rounded."""
-    x, order = args[0], next(weight.order for arg in args[1:] for weight in (arg if isinstance(arg, tuple) else (arg,)))
+    x, order = (
+        args[0],
+        next(
+            weight.order
+            for arg in args[1:]
+            for weight in (arg if isinstance(arg, tuple) else (arg,))
+            if isinstance(weight, Weight)
+        ),
+    )
     if order is None:
         return rounds(x), *args[1:]
     return torch.empty_like(x).index_copy_(1, order.long(), rounds(x[:, order])), *args[1:]
@@ -221,15 +229,21 @@ def _activation_cases(spec: OpSpec) -> Iterator[Case]:
 def new_caches(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *, by_dims: bool) -> tuple[Tensor, Tensor]:
     """k and v [n_blocks, block_size, Hkv, D] full of NaN, or in int8 of -128, which is never written.
 
-    by_dims: a block's keys lie in memory as [Hkv, D, block_size], its values as [Hkv, block_size, D].
+    by_dims: a block's keys lie in memory as [Hkv, D, block_size], its values as [Hkv, block_size, Dv]. Otherwise, where the spec
+    has a size of values below that of keys, values are the end of the keys.
     """
     unused = torch.nan if spec.kv_dtype.is_floating_point else -128
-    shape = (n_blocks, n_kv_heads, block_size, spec.head_size)
-    if not by_dims:
-        shape = (n_blocks, block_size, n_kv_heads, spec.head_size)
-        return tuple(torch.full((2, *shape), unused, dtype=spec.kv_dtype).unbind())
-    v = torch.full(shape, unused, dtype=spec.kv_dtype)
-    return torch.full_like(v.mT, unused).contiguous().permute(0, 3, 1, 2), v.transpose(1, 2)
+    d, d_v = spec.head_size, spec.value_size or spec.head_size
+    if by_dims:
+        k = torch.full((n_blocks, n_kv_heads, d, block_size), unused, dtype=spec.kv_dtype).permute(0, 3, 1, 2)
+        return k, torch.full((n_blocks, n_kv_heads, block_size, d_v), unused, dtype=spec.kv_dtype).transpose(1, 2)
+    k = torch.full((n_blocks, block_size, n_kv_heads, d), unused, dtype=spec.kv_dtype)
+    return k, k[..., -d_v:] if _ends_keys(spec, by_dims=by_dims) else torch.full((*k.shape[:3], d_v), unused, dtype=spec.kv_dtype)
+
+
+def _ends_keys(spec: OpSpec, *, by_dims: bool) -> bool:
+    """Whether values are the end of the keys."""
+    return not by_dims and spec.value_size is not None and spec.value_size < spec.head_size
 
 
 def new_scales(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *, by_dims: bool) -> Scales | None:
@@ -238,6 +252,8 @@ def new_scales(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *,
         return None
     shape = (n_blocks, n_kv_heads, block_size) if by_dims else (n_blocks, block_size, n_kv_heads)
     k, v = torch.full((2, *shape), torch.nan).unbind()
+    if _ends_keys(spec, by_dims=by_dims):
+        return k, k
     return (k.transpose(1, 2), v.transpose(1, 2)) if by_dims else (k, v)
 
 
@@ -253,13 +269,14 @@ def set_random(caches: tuple[Tensor, Tensor], scales: Scales | None, where: tupl
 
 
 def _rope_cases(spec: OpSpec) -> Iterator[Case]:
-    d = spec.head_size
+    d, d_v = spec.head_size, spec.value_size or spec.head_size
     for n, n_heads, n_kv_heads, rotary, by_dims in (
         (1, 3, 1, d, True),
-        (5, 4, 4, d, False),
+        (5, 4, 4, d - d_v or d, False),
         (7, 9, 3, d // 4 * 2, True),
         (0, 2, 1, d, True),
         (70, 4, 2, d, True),
+        (6, 4, 2, 0, False),
         (8, 4, 2, d, True),
     ):
 
@@ -276,20 +293,30 @@ def _rope_cases(spec: OpSpec) -> Iterator[Case]:
             # Slices of one product, as a fused projection leaves them: rows are further apart than they are long.
             heads = torch.randn(n, n_heads + 2 * n_kv_heads, d, generator=g).to(spec.dtype)
             q, k, v = heads.split((n_heads, n_kv_heads, n_kv_heads), 1)
+            ends = _ends_keys(spec, by_dims=by_dims)
+            v, k = v[..., :d_v].contiguous(), k[..., : d - d_v].contiguous() if ends else k
             if n > 1:
-                heads[0, -1] = 0  # the last head of v
+                v[0, -1] = 0
             if n == 8 and spec.dtype == torch.float32:
-                heads *= 1e5  # beyond float16 and E4M3
+                for x in (q, k, v):
+                    x *= 1e5  # beyond float16 and E4M3
             size = 64 if n == 8 else BLOCK_SIZE
-            caches = new_caches(spec, 6, size, n_kv_heads, by_dims=by_dims)
+            k_cache, v_cache = new_caches(spec, 6, size, n_kv_heads, by_dims=by_dims)
             scales = new_scales(spec, 6, size, n_kv_heads, by_dims=by_dims)
             slots = torch.randperm(6 * size, generator=g)[:n]
             slots[1::3] = -1
-            return q, k, v, positions, angles.cos(), angles.sin(), *caches, slots, scales
+            return q, k, v, positions, angles.cos(), angles.sin(), k_cache, None if ends else v_cache, slots, scales
 
         yield _case(spec, f"{n} rows, {n_heads} and {n_kv_heads} heads, {rotary} of {d} dims", build, 6, 7, 9)
+    yield _case(spec, "no keys", lambda g: _rope_without_keys(spec, g), 6, 7, 9)
     if _is_far(spec):
         yield from (_far_case(spec, _far_rope, (6, 7, 9), by_dims=by_dims) for by_dims in (False, True))
+
+
+def _rope_without_keys(spec: OpSpec, g: torch.Generator) -> tuple[Any, ...]:
+    q, angles = torch.randn(5, 4, spec.head_size, generator=g).to(spec.dtype), torch.rand(5, spec.head_size // 2, generator=g)
+    caches, scales = (new(spec, 3, BLOCK_SIZE, 2, by_dims=True) for new in (new_caches, new_scales))
+    return q, None, None, torch.arange(5), angles.cos(), angles.sin(), *caches, torch.arange(5), scales
 
 
 def _far_rope(spec: OpSpec, g: torch.Generator, *, by_dims: bool) -> tuple[Any, ...]:
@@ -309,7 +336,8 @@ def _copy_cases(spec: OpSpec) -> Iterator[Case]:
             caches = new_caches(spec, 6, size, 2, by_dims=by_dims)
             scales = new_scales(spec, 6, size, 2, by_dims=by_dims)
             set_random(caches, scales, (torch.arange(6),), g)
-            return *caches, pairs, scales
+            k_cache, v_cache = caches
+            return k_cache, None if _ends_keys(spec, by_dims=by_dims) else v_cache, pairs, scales
 
         yield _case(spec, f"pairs {pairs}", build, 0, 1, 3)
     if _is_far(spec):
@@ -381,10 +409,18 @@ def _attention_cases(spec: OpSpec) -> Iterator[Case]:
                     spec, batch, g, *shape
                 ),
             )
+    for name in ("chunks beside decodes", "long context", "one token"):
+        yield _case(spec, f"{name}, sinks", lambda g, name=name: _with_sinks(spec, BATCHES[name], g))
     if spec.kv_dtype in (torch.float32, torch.float16, torch.bfloat16):  # the others have no infinity
         yield _case(spec, "keys of -infinity", lambda g: _infinite_keys(spec, g))
     if _is_far(spec):
         yield from (_far_case(spec, _far_attention, (), by_dims=by_dims) for by_dims in (False, True))
+
+
+def _with_sinks(spec: OpSpec, batch: tuple[tuple[int, int], ...], g: torch.Generator) -> tuple[Any, ...]:
+    """Sinks below, among and above the scores."""
+    args = attention_arguments(spec, batch, g, 6, 2, 16, True)
+    return *args, torch.tensor([-9.0, 0.0, 9.0, 2.0, -1.0, 40.0])
 
 
 def _infinite_keys(spec: OpSpec, g: torch.Generator) -> tuple[Any, ...]:
@@ -445,6 +481,8 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "quant_linear": _linear_cases,
     "quant_linears": _linears_cases,
     "gated_linear": _gated_cases,
+    "add_scaled": lambda spec: (_case(spec, name, build) for name, build in conformance_heads.sum_cases(spec)),
+    "heads_linear": lambda spec: (_case(spec, name, build) for name, build in conformance_heads.heads_cases(spec)),
     "embedding": _embedding_cases,
     "rms_norm": _norm_cases,
     "rms_norm_add": _norm_add_cases,
@@ -457,6 +495,10 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "penalize": _built(conformance_sample.penalize_cases, 0),
     "logprobs": _built(conformance_sample.logprobs_cases),
     "uniform": _built(conformance_sample.uniform_cases),
+    **{
+        op: lambda spec, builds=builds: (_case(spec, name, build) for name, build in builds(spec))
+        for op, builds in (conformance_rows.CASES | conformance_experts.CASES).items()
+    },
     **{
         op: lambda spec, builds=builds, state=state: (_case(spec, name, build, state) for name, build in builds(spec))
         for op, (builds, state) in conformance_recurrent.CASES.items()

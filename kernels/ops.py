@@ -7,7 +7,8 @@ neither infinite nor coarse. Other caches have None for scales. float8_e4m3fn (E
 rounds to four significant bits at any magnitude from 2^-6 to 448, so that scales would widen its range and sharpen nothing,
 for the memory that int8 takes.
 
-Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, H query heads, Hkv KV
+Letters used in shapes: n rows (tokens of a step), s sequences, h hidden size, f width of the MLP, E experts, of which a row
+has k, H query heads, Hkv KV
 heads, which divide H, D head size, R rotated dims of a head. An operator returns the dtype of its activations, sums in
 float32, and allocates its result unless it says that it writes in place. Arguments are on one device.
 
@@ -25,6 +26,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from kernels.ops_rows import Activation, Add, LayerNorm, ScaleRows
 
 DENSE: dict[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Unquantised weight types, and the dtype in which their data is held."""
@@ -207,6 +210,8 @@ class OpSpec:
     kv_dtype: torch.dtype | None = None
     qtype: str | None = None
     head_size: int | None = None
+    value_size: int | None = None
+    """Dims of a head's values, where they are not as many as those of its keys."""
     window: bool = False
     soft_cap: bool = False
     exact: bool = False
@@ -217,6 +222,7 @@ class OpSpec:
         parts += [str(value).removeprefix("torch.") for value in (self.dtype, self.qtype) if value is not None]
         parts += [f"kv {str(self.kv_dtype).removeprefix('torch.')}"] if self.kv_dtype is not None else []
         parts += [f"head {self.head_size}"] if self.head_size is not None else []
+        parts += [f"values {self.value_size}"] if self.value_size is not None else []
         parts += [name for name, used in (("window", self.window), ("soft cap", self.soft_cap), ("exact", self.exact)) if used]
         return ", ".join(parts)
 
@@ -244,6 +250,100 @@ class GatedLinear(Protocol):
     ) -> Tensor: ...
 
 
+class HeadsLinear(Protocol):
+    """x [n, H, kept + in], weight [H, in, out] of a dtype in DENSE -> [n, H, kept + out]: of each head the first `kept` dims as
+    they are, and behind them the others times its own matrix.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, kept: int = 0) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How the experts of a row are chosen from their logits."""
+
+    n_used: int
+    """Experts of a row."""
+    scores: str = "softmax"
+    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or "chosen": the logit, and softmax over the chosen ones."""
+    normalised: bool = False
+    """Gains are divided by their sum plus `eps`."""
+    eps: float = 0.0
+    scale: float = 1.0
+    """Factor of the gains."""
+    n_groups: int = 1
+    """Experts come in so many groups of equal size, in the order of their ids."""
+    n_used_groups: int = 1
+    """Groups of which experts may be chosen."""
+    n_best: int = 2
+    """Of a group's experts, so many of the best ones are summed to its score."""
+
+
+class Route(Protocol):
+    """logits [n, E], bias and factors float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
+
+    Chosen are the k experts whose score plus bias is largest, of groups that are left, the largest first and of equals the
+    lowest id. A gain is the score without the bias, then what `routing` makes of it, times the expert's factor in the end; sums
+    run over the k in their order. NaN counts as the lowest: ids are always distinct and below E.
+    """
+
+    def __call__(
+        self, logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+class ExpertsGated(Protocol):
+    """x [n, h], ids int32 [n, k], gate and up [n_experts * f, h], biases [n_experts * f] or None -> [n, k * f].
+
+    Slot j of a row has activation(x times gate_e transposed + bias_e) * (x times up_e transposed + bias_e) of the expert e =
+    ids[row, j], whose rows of the weights are e * f .. (e + 1) * f. `activation` as of gated_linear, or "clipped": with gate at
+    most `limit` and up within -limit .. limit, gate * sigmoid(alpha * gate) * (up + 1).
+    """
+
+    def __call__(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        gate: Weight,
+        up: Weight,
+        biases: tuple[Tensor | None, Tensor | None],
+        n_experts: int,
+        activation: str,
+        alpha: float = 1.0,
+        limit: float = 0.0,
+    ) -> Tensor: ...
+
+
+class ExpertsDown(Protocol):
+    """inner [n, k * f], ids int32 [n, k], gains float32 [n, k], down [n_experts * h, f], bias [n_experts * h] or None -> [n, h].
+
+    The sum over the slots j, in their order and in float32, of gains[row, j] * (inner's slot j times down_e transposed +
+    bias_e), e = ids[row, j].
+    """
+
+    def __call__(
+        self, inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int
+    ) -> Tensor: ...
+
+
+class AddGated(Protocol):
+    """x and y [n, h], gate [n, 1] or None -> [n, h]: x + y * sigmoid(gate), or x + y."""
+
+    def __call__(self, x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor: ...
+
+
+class Product(Protocol):
+    """x and y [n, f] -> [n, f]. mul: x * y; sigmoid_mul: x * sigmoid(y)."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+
+class AddScaled(Protocol):
+    """x and y [n, h] -> [n, h]: (x + y) * factor, rounded after each."""
+
+    def __call__(self, x: Tensor, y: Tensor, factor: float) -> Tensor: ...
+
+
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -268,10 +368,15 @@ class RMSNormAdd(Protocol):
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
-    q [n, H, D], k and v [n, Hkv, D], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
-    [n_blocks, block_size, Hkv, D] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
+    q [n, H, D], k [n, Hkv, D] and v [n, Hkv, Dv], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
+    [n_blocks, block_size, Hkv, D or Dv] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
-    stay. k's own memory may be reused.
+    stay, which are all of them where R is 0. k's own memory may be reused.
+
+    Without k and v nothing is written: the layer reads what another one wrote, and wants q turned.
+
+    Without v_cache values are the end of the keys: k has D - Dv dims, at least R, behind which v is written, and of an int8
+    cache the scales of k.
 
     Into floating-point types numbers are rounded to the nearest, ties to even, subnormal ones too; NaN stays NaN. Into float16
     and float8_e4m3fn, what is larger in magnitude than their largest number, 65504 or 448, infinities too, is written as that
@@ -284,26 +389,28 @@ class RopeAndWriteKV(Protocol):
     def __call__(
         self,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         positions: Tensor,
         cos: Tensor,
         sin: Tensor,
         k_cache: Tensor,
-        v_cache: Tensor,
+        v_cache: Tensor | None,
         slots: Tensor,
         scales: Scales | None = None,
     ) -> Tensor: ...
 
 
 class PagedAttention(Protocol):
-    """Causal attention of each query row over its own sequence's cached keys and values; [n, H, D].
+    """Causal attention of each query row over its own sequence's cached keys and values; [n, H, Dv].
 
-    q [n, H, D]; caches [n_blocks, block_size, Hkv, D], already holding this step's keys and values; query head i uses KV
-    head i * Hkv // H. query_starts int32 [s + 1]: sequence i owns rows query_starts[i] .. query_starts[i + 1]; its row j sits
-    at position context_lens[i] - n_query_i + j. context_lens int32 [s]. block_tables int32 [s, most blocks], padded with -1.
+    q [n, H, D]; caches [n_blocks, block_size, Hkv, D] of keys and [.., Dv] of values, which may be a part of the keys' memory,
+    already holding this step's keys and values; query head i uses KV head i * Hkv // H. query_starts int32 [s + 1]: sequence i
+    owns rows query_starts[i] .. query_starts[i + 1]; its row j sits at position context_lens[i] - n_query_i + j. context_lens
+    int32 [s]. block_tables int32 [s, most blocks], padded with -1.
     Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
-    score x (already times scale) by c * tanh(x / c). Cache contents and scales that no query sees never matter, NaN included,
+    score x (already times scale) by c * tanh(x / c). sinks float32 [H]: of each query head a score that is in the sum of the
+    softmax without a key or value (gpt-oss). Cache contents and scales that no query sees never matter, NaN included,
     and table entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with
     context 0.
     """
@@ -320,11 +427,12 @@ class PagedAttention(Protocol):
         window: int = 0,
         soft_cap: float = 0.0,
         scales: Scales | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
 
 class CausalConv(Protocol):
-    """A convolution of each channel over the last W tokens of its own sequence, then x * sigmoid(x); [n, C].
+    """A convolution of each channel over the last W tokens of its own sequence, then x * sigmoid(x) if `activate`; [n, C].
 
     x [n, C], weight [C, W], whose last column is for the token itself, bias [C] or None. state float32 [n_blocks, C, W - 1] has
     the last W - 1 inputs of each channel, and is written in place. query_starts int32 [s + 1] and context_lens int32 [s] as of
@@ -341,16 +449,17 @@ class CausalConv(Protocol):
         query_starts: Tensor,
         context_lens: Tensor,
         state_ids: Tensor,
+        activate: bool = True,
     ) -> Tensor: ...
 
 
 class DeltaRule(Protocol):
     """The gated delta rule (arXiv:2412.06464), token by token; [n, H, V].
 
-    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, each divided
-    by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
-    S' = exp(-exp(log_rate) softplus(a + bias)) S, then S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in
-    CausalConv.
+    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, or of
+    h % Hk if `tiled`, each divided by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32
+    [n_blocks, H, K, V] S, in place, becomes S' = exp(-exp(log_rate) softplus(a + bias)) S, then
+    S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in CausalConv.
     """
 
     def __call__(
@@ -366,6 +475,7 @@ class DeltaRule(Protocol):
         query_starts: Tensor,
         context_lens: Tensor,
         state_ids: Tensor,
+        tiled: bool = False,
     ) -> Tensor: ...
 
 
@@ -401,11 +511,12 @@ class GatedActivation(Protocol):
 
 class CopyBlocks(Protocol):
     """Copy whole blocks, with their scales, inside one layer's caches, in place. Of the pairs (source, destination)
-    sources may repeat; no block is both a source and a destination, none is a destination twice.
+    sources may repeat; no block is both a source and a destination, none is a destination twice. Without v_cache keys are
+    copied, and their scales.
     """
 
     def __call__(
-        self, k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
+        self, k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
     ) -> None: ...
 
 
@@ -473,9 +584,20 @@ OPERATORS: dict[str, type] = {
     "quant_linear": QuantLinear,
     "quant_linears": QuantLinears,
     "gated_linear": GatedLinear,
+    "heads_linear": HeadsLinear,
+    "route": Route,
+    "experts_gated": ExpertsGated,
+    "experts_down": ExpertsDown,
+    "add_gated": AddGated,
+    "mul": Product,
+    "sigmoid_mul": Product,
+    "add_scaled": AddScaled,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,
+    "layer_norm": LayerNorm,
+    "add": Add,
+    "scale_rows": ScaleRows,
     "rope_and_write_kv": RopeAndWriteKV,
     "paged_attention": PagedAttention,
     "causal_conv": CausalConv,
@@ -483,6 +605,8 @@ OPERATORS: dict[str, type] = {
     "state_scan": StateScan,
     "silu_mul": GatedActivation,
     "gelu_tanh_mul": GatedActivation,
+    "gelu_tanh": Activation,
+    "relu_squared": Activation,
     "copy_blocks": CopyBlocks,
     "sample": Sample,
     "penalize": Penalize,

@@ -12,6 +12,9 @@ from app.catalog.disk import LocalModel
 
 def describe(model: LocalModel) -> dict[str, str | int]:
     """Facts by name, for a person and for scripts. ModelLoadError when the file is damaged or of an unsupported kind."""
+    import torch
+
+    from engine.kv.storage import token_bytes
     from engine.weights.loader import open_checkpoint
 
     checkpoint = open_checkpoint(model.path)
@@ -22,6 +25,8 @@ def describe(model: LocalModel) -> dict[str, str | int]:
             formats[checkpoint.qtype(name)] += checkpoint.stored_bytes(name)
     total = formats.total()
     windows = sum(1 for window in config.windows if window)
+    states = config.recurrent.layers if config.recurrent else ()
+    keeping = [i for i in range(config.n_layers) if i not in states and config.kv_source(i) == i]
     return {
         "family": config.family,
         "parameters": sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names()),
@@ -32,7 +37,7 @@ def describe(model: LocalModel) -> dict[str, str | int]:
         "heads": f"{config.n_heads} of {config.head_dim}, {config.n_kv_heads} for keys and values",
         "vocabulary": config.vocab_size,
         "window_tokens": config.max_position,
-        "kv_bytes_per_token_float32": 2 * 4 * config.n_layers * config.n_kv_heads * config.head_dim,
+        "kv_bytes_per_token_float32": sum(token_bytes(config.kv_shape(i), torch.float32) for i in keeping),
         "chat_template": "yes" if _has_template(model, checkpoint.metadata) else "no",
         "digest": checkpoint.digest,
     }

@@ -1,5 +1,5 @@
-"""The tensors behind block ids: KVStorage of attention layers, StateStorage of recurrent ones, GroupStorage of a whole model's
-groups; and HostStorage: those behind the slots of host memory.
+"""The tensors behind block ids: KVStorage of attention layers, JoinedStorage of those whose heads differ, StateStorage of
+recurrent ones, GroupStorage of a whole model's groups; and HostStorage: those behind the slots of host memory.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from torch import Tensor
 
 from engine.kv.groups import KVGroup
 from engine.types import Moves
+from engine.weights.config import KVShape
 from kernels.ops import OpSpec, Scales
 from kernels.registry import resolve
 
 Caches = tuple[Tensor, Tensor, Scales | None]
-"""k and v of one layer, [n_blocks, block_size, n_kv_heads, head_dim] with any strides, and the scales of int8 ones."""
+"""k and v of one layer, [n_blocks, block_size, heads, dims] with any strides, and the scales of int8 ones. v of a latent layer
+is a part of k."""
 
 
-def token_bytes(n_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+def token_bytes(shape: KVShape, dtype: torch.dtype) -> int:
     """What the keys and values of one token take in one layer, with their scales."""
     scale_bytes = torch.float32.itemsize if dtype == torch.int8 else 0
-    return 2 * n_kv_heads * (head_dim * dtype.itemsize + scale_bytes)
+    dims = (shape.key_dim,) if shape.latent else (shape.key_dim, shape.value_dim)
+    return shape.n_heads * sum(of_one * dtype.itemsize + scale_bytes for of_one in dims)
 
 
 class Storage(Protocol):
@@ -47,9 +50,9 @@ class Storage(Protocol):
 class KVStorage:
     """Keys and values of attention layers, in n_blocks blocks of block_size tokens.
 
-    On a CPU a block's keys lie as [n_kv_heads, head_dim, block_size], so that scores are made for many tokens at once, its
-    values as [n_kv_heads, block_size, head_dim], and scales as [n_kv_heads, block_size]. There the memory is only reserved:
-    pages become real as blocks are first written.
+    On a CPU a block's keys lie as [heads, dims, block_size], so that scores are made for many tokens at once, its values as
+    [heads, block_size, dims], and scales as [heads, block_size]. There the memory is only reserved: pages become real as blocks
+    are first written. Latent keys, which are values too, lie as values do.
     """
 
     layout: str
@@ -59,43 +62,49 @@ class KVStorage:
         n_layers: int,
         n_blocks: int,
         block_size: int,
-        n_kv_heads: int,
-        head_dim: int,
+        shape: KVShape,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        total = n_layers * n_blocks
-        if device.type == "cpu":
-            self._k = torch.empty(total, n_kv_heads, head_dim, block_size, dtype=dtype).permute(0, 3, 1, 2)
-            self._v = torch.empty(total, n_kv_heads, block_size, head_dim, dtype=dtype).transpose(1, 2)
-            self.layout = "k head, dim, offset; v head, offset, dim"
+        total, heads, k_dim, v_dim = n_layers * n_blocks, shape.n_heads, shape.key_dim, shape.value_dim
+        on_cpu, self._shape = device.type == "cpu", shape
+        by_head = (total, heads, block_size) if on_cpu else (total, block_size, heads)
+
+        def plane(*dims: int, dtype: torch.dtype = dtype) -> Tensor:
+            made = torch.empty(*by_head, *dims, dtype=dtype, device=device)
+            return made.transpose(1, 2) if on_cpu else made
+
+        self.layout = "head, offset, dim" if on_cpu else "offset, head, dim"
+        if shape.latent:
+            self._k, self._v = plane(k_dim), None
+            self.layout = f"latent {self.layout}"
+        elif on_cpu:
+            self._k = torch.empty(total, heads, k_dim, block_size, dtype=dtype).permute(0, 3, 1, 2)
+            self._v = plane(v_dim)
+            self.layout = f"k head, dim, offset; v {self.layout}"
         else:
-            shape = (total, block_size, n_kv_heads, head_dim)
-            self._k, self._v = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
-            self.layout = "offset, head, dim"
+            self._k, self._v = plane(k_dim), plane(v_dim)
         self._scales: Scales | None = None
         if dtype == torch.int8:
-            self._scales = self._new_scales(total, block_size, n_kv_heads, device)
+            of_k = plane(dtype=torch.float32)
+            self._scales = of_k, of_k if shape.latent else plane(dtype=torch.float32)
             self.layout += "; scales float32"
-        planes = (self._k, self._v, *(self._scales or ()))
+        planes = self._own(self._k, self._v, self._scales)
         # Dims in their order in memory, so that a block of a layer is one piece.
         ordered = [plane.permute(sorted(range(plane.dim()), key=lambda dim: -plane.stride(dim))) for plane in planes]
         self.planes = [plane.view(n_layers, n_blocks, *plane.shape[1:]) for plane in ordered]
         self._firsts = range(0, total, n_blocks)
         self._layers = [self._part(slice(i, i + n_blocks)) for i in self._firsts]
-        self._copy = resolve("copy_blocks", OpSpec(device=device.type, kv_dtype=dtype, head_size=head_dim)).fn
+        self._copy = resolve("copy_blocks", OpSpec(device=device.type, kv_dtype=dtype, head_size=k_dim)).fn
 
-    @staticmethod
-    def _new_scales(total: int, block_size: int, n_kv_heads: int, device: torch.device) -> Scales:
-        if device.type == "cpu":
-            k, v = (torch.empty(total, n_kv_heads, block_size).transpose(1, 2) for _ in range(2))
-        else:
-            k, v = (torch.empty(total, block_size, n_kv_heads, device=device) for _ in range(2))
-        return k, v
+    def _own(self, k: Tensor, v: Tensor | None, scales: Scales | None) -> tuple[Tensor, ...]:
+        """Each piece of memory once."""
+        of_scales = (scales or ())[:1] if self._shape.latent else scales or ()
+        return tuple(plane for plane in (k, v, *of_scales) if plane is not None)
 
     def _part(self, blocks: slice) -> Caches:
-        scales = self._scales and (self._scales[0][blocks], self._scales[1][blocks])
-        return self._k[blocks], self._v[blocks], scales
+        k, scales = self._k[blocks], self._scales and (self._scales[0][blocks], self._scales[1][blocks])
+        return k, k[..., -self._shape.value_dim :] if self._v is None else self._v[blocks], scales
 
     def layer(self, i: int) -> Caches:
         return self._layers[i]
@@ -104,6 +113,24 @@ class KVStorage:
         if pairs:
             in_layers = [(first + a, first + b) for first in self._firsts for a, b in pairs]
             self._copy(self._k, self._v, in_layers, self._scales)
+
+
+class JoinedStorage:
+    """Of layers that share a block table, though their heads differ."""
+
+    def __init__(self, storages: Mapping[tuple[int, ...], KVStorage]) -> None:
+        """storages: by the layers of the group that each is of."""
+        self.planes = [plane for storage in storages.values() for plane in storage.planes]
+        self.layout = " & ".join(storage.layout for storage in storages.values())
+        self._storages = tuple(storages.values())
+        self._layers = {layer: storage.layer(i) for layers, storage in storages.items() for i, layer in enumerate(layers)}
+
+    def layer(self, i: int) -> Caches:
+        return self._layers[i]
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for storage in self._storages:
+            storage.copy(pairs)
 
 
 class StateStorage:
@@ -127,7 +154,8 @@ class StateStorage:
 class GroupStorage:
     """What all layers of a model remember, group by group."""
 
-    def __init__(self, groups: Mapping[KVGroup, Storage]) -> None:
+    def __init__(self, groups: Mapping[KVGroup, Storage], sources: Sequence[int] = ()) -> None:
+        """sources: per layer of the model, the one whose keys and values it reads; none: each its own."""
         self.storages = tuple(groups.values())
         self.layout = " | ".join(storage.layout for storage in self.storages)
         self._places = {
@@ -135,6 +163,8 @@ class GroupStorage:
             for g, (group, storage) in enumerate(groups.items())
             for i, layer in enumerate(group.layers)
         }
+        for layer, source in enumerate(sources):
+            self._places[layer] = self._places[source]
 
     def layer(self, i: int) -> tuple:
         """Of layer i of the model, to read and write in place: Caches, or the tensors of a StateStorage."""

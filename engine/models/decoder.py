@@ -17,6 +17,9 @@ from engine.weights.loader import Slot
 
 
 class Decoder:
+    uses_torch = False
+    """Whether torch computes part of each step, whatever the operators are."""
+
     def __init__(
         self,
         config: ModelConfig,

@@ -11,7 +11,7 @@ import torch
 from kernels.ops import Impl, OpSpec
 from kernels.registry import resolve, resolved
 
-_PRODUCTS = ("quant_linear", "quant_linears", "gated_linear")
+_PRODUCTS = ("quant_linear", "quant_linears", "gated_linear", "experts_gated", "experts_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,11 @@ class Operators:
         """An operator on activations alone. Raises KernelMissing."""
         return self.use(self.find(op))
 
-    def get_cached(self, op: str, head_size: int, *, window: bool = False, soft_cap: bool = False) -> Callable[..., Any]:
-        """An operator on the KV cache. Raises KernelMissing."""
-        spec = OpSpec(self.device.type, self.dtype, self.kv_dtype, head_size=head_size, window=window, soft_cap=soft_cap)
-        return self.use(resolve(op, spec))
+    def get_cached(
+        self, op: str, head_size: int, *, value_size: int | None = None, window: bool = False, soft_cap: bool = False
+    ) -> Callable[..., Any]:
+        """An operator on the KV cache; value_size: of values, None: as of keys. Raises KernelMissing."""
+        sizes = {"head_size": head_size, "value_size": None if value_size == head_size else value_size}
+        return self.use(
+            resolve(op, OpSpec(self.device.type, self.dtype, self.kv_dtype, **sizes, window=window, soft_cap=soft_cap))
+        )

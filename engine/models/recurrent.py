@@ -18,16 +18,17 @@ States = tuple[Tensor, Tensor]
 
 
 class Convolution:
-    """Causal, each channel on its own."""
+    """Causal, each channel on its own; `activate`: SiLU comes after it."""
 
-    def __init__(self, ops: Operators, n_channels: int, width: int, *, bias: bool) -> None:
+    def __init__(self, ops: Operators, n_channels: int, width: int, *, bias: bool, activate: bool = True) -> None:
         self.weight = Vector(n_channels, 1, width)
         self.bias = Vector(n_channels) if bias else None
+        self._activate = activate
         self._conv = ops.get("causal_conv")
 
     def __call__(self, x: Tensor, state: Tensor, where: tuple[Tensor, ...]) -> Tensor:
         """[n, C] -> [n, C]"""
-        return self._conv(x, self.weight.value[:, 0], self.bias and self.bias.value, state, *where)
+        return self._conv(x, self.weight.value[:, 0], self.bias and self.bias.value, state, *where, self._activate)
 
     def parameters(self, name: str) -> Parameters:
         yield f"{name}.weight", self.weight
@@ -35,7 +36,8 @@ class Convolution:
             yield f"{name}.bias", self.bias
 
 
-def _where(inputs: StepInputs) -> tuple[Tensor, ...]:
+def where(inputs: StepInputs) -> tuple[Tensor, ...]:
+    """The arguments by which operators find each sequence's rows and state."""
     return inputs.query_starts, inputs.context_lens, inputs.block_tables[:, 0]
 
 
@@ -62,10 +64,11 @@ class DeltaNet:
         taps, state = states
         qkv, z, b, a = self._inputs(x)
         sizes = self._config.n_key_heads * self._config.key_dim
-        parts = self.conv(qkv, taps, _where(inputs)).split((sizes, sizes, z.shape[1]), -1)
+        parts = self.conv(qkv, taps, where(inputs)).split((sizes, sizes, z.shape[1]), -1)
         q, k = (part.unflatten(-1, (-1, self._config.key_dim)) for part in parts[:2])
         v = parts[2].unflatten(-1, (-1, self._config.head_dim))
-        mixed = self.norm(self._rule(q, k, v, a, b, self.log_rates.value, self.step_bias.value, state, *_where(inputs)))
+        of_heads = self.log_rates.value, self.step_bias.value
+        mixed = self.norm(self._rule(q, k, v, a, b, *of_heads, state, *where(inputs), self._config.tiled))
         return self.out(self._gate(z, mixed.flatten(1)))
 
     def parameters(self, name: str) -> Parameters:
@@ -91,21 +94,24 @@ class Mamba2:
         self.step_bias, self.log_rates, self.skip = (Vector(recurrent.n_heads) for _ in range(3))
         self.norm_weight = Vector(self._n_inner)
         self._eps = config.rms_eps
-        self._scan, self._gate, self._norm = ops.get("state_scan"), ops.get("silu_mul"), ops.get("rms_norm")
+        self._ones = torch.ones(self._n_inner // recurrent.n_key_heads, device=ops.device)
+        self._scan, self._gate, self._norm, self._mul = map(ops.get, ("state_scan", "silu_mul", "rms_norm", "mul"))
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, states: States) -> Tensor:
         """[n, h] -> [n, h]; the states go on."""
         taps, state = states
         recurrent, groups = self._config, self._config.n_key_heads * self._config.key_dim
         gate, mixed, steps = self.inputs(x).split((self._n_inner, recurrent.conv_channels, recurrent.n_heads), -1)
-        values, b, c = self.conv(mixed, taps, _where(inputs)).split((self._n_inner, groups, groups), -1)
+        values, b, c = self.conv(mixed, taps, where(inputs)).split((self._n_inner, groups, groups), -1)
         b, c = (part.unflatten(-1, (-1, recurrent.key_dim)) for part in (b, c))
         values = values.unflatten(-1, (-1, recurrent.head_dim))
         of_heads = self.log_rates.value, self.step_bias.value, self.skip.value
-        out = self._scan(values, steps, b, c, *of_heads, state, *_where(inputs))
-        gated = self._gate(gate, out.flatten(1)).unflatten(-1, (recurrent.n_key_heads, -1))
-        normed = self._norm(gated, torch.ones(gated.shape[-1], device=x.device), self._eps).flatten(1)
-        return self.out((normed * self.norm_weight.value).to(x.dtype))
+        out = self._scan(values, steps, b, c, *of_heads, state, *where(inputs))
+        gated = self._gate(gate, out.flatten(1))
+        if recurrent.n_key_heads == 1:
+            return self.out(self._norm(gated, self.norm_weight.value, self._eps))
+        normed = self._norm(gated.unflatten(-1, (recurrent.n_key_heads, -1)), self._ones, self._eps).flatten(1)
+        return self.out(self._mul(normed, self.norm_weight.value.expand(len(x), -1)))
 
     def parameters(self, name: str) -> Parameters:
         yield from self.inputs.parameters(f"{name}.in_proj")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.errors import ModelLoadError
-from engine.quant import awq, bitsandbytes, compressed_tensors, fp8, gptq, modelopt
+from engine.quant import awq, bitsandbytes, compressed_tensors, fp8, gptq, modelopt, mxfp4
 from engine.quant.base import Found, Tensors
 from engine.weights.fields import Fields
 
@@ -70,6 +70,7 @@ METHODS: dict[str, Callable[[Fields, Tensors], Found]] = {
     "compressed-tensors": compressed_tensors.find,
     "bitsandbytes": bitsandbytes.find,
     "modelopt": modelopt.find,
+    "mxfp4": mxfp4.find,
     "auto-round": _auto_round,
     "intel/auto-round": _auto_round,
 }

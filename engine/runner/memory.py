@@ -70,16 +70,19 @@ class KVBudget:
 def kv_groups(model: ModelConfig, block_size: int, kv_dtype: torch.dtype, window: int) -> list[KVGroup]:
     """Layers whose memory is of one kind, as yet without blocks: those of all tokens first, then by window, then states.
 
-    A layer whose own window is not below the model's needs all tokens.
+    A layer whose own window is not below the model's needs all tokens. One that reads the keys and values of another is in none.
     """
     recurrent = model.recurrent
     states = recurrent.layers if recurrent is not None else ()
     by_window: dict[int, list[int]] = {}
-    for i in (i for i in range(model.n_layers) if i not in states):
+    for i in (i for i in range(model.n_layers) if i not in states and model.kv_source(i) == i):
         by_window.setdefault(model.windows[i] if model.windows[i] < window else 0, []).append(i)
-    per_layer = block_size * token_bytes(model.n_kv_heads, model.head_dim, kv_dtype)
+
+    def block_bytes(layers: Sequence[int]) -> int:
+        return block_size * sum(token_bytes(model.kv_shape(i), kv_dtype) for i in layers)
+
     groups = [
-        KVGroup(n_blocks=0, layers=tuple(layers), window=of_group, block_bytes=len(layers) * per_layer)
+        KVGroup(n_blocks=0, layers=tuple(layers), window=of_group, block_bytes=block_bytes(layers))
         for of_group, layers in sorted(by_window.items())
     ]
     if states:

@@ -11,7 +11,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.runner import cores
-from engine.weights.config import ModelConfig
+from engine.weights.config import KVShape, ModelConfig
 from kernels.cpu import launch
 
 PROMPT_ROWS = 64
@@ -51,7 +51,15 @@ def computes_natively(model: ModelConfig, device: torch.device, dtype: torch.dty
     """Whether attention and sampling run on the native CPU operators."""
     if device.type != "cpu" or dtype != torch.float32 or launch.missing is not None:
         return False
-    return model.head_dim <= launch.native.MOST_HEAD_SIZE
+    return _largest_head(model) <= launch.native.MOST_HEAD_SIZE
+
+
+def _kv_shapes(model: ModelConfig) -> list[KVShape]:
+    return [model.kv_shape(i) for i in range(model.n_layers)]
+
+
+def _largest_head(model: ModelConfig) -> int:
+    return max(max(shape.key_dim, shape.value_dim) for shape in _kv_shapes(model))
 
 
 def text_bytes(model: ModelConfig) -> int:
@@ -71,19 +79,22 @@ def position_bytes(
     position += -(-4 * config.max_num_seqs * n_groups // block_size)  # block tables
     if native:
         n_parts = _TASKS_PER_THREAD * (config.threads or cores.physical())
-        position += n_parts * _TILE_ROWS * (model.head_dim + 2) * 4 // _SPLIT
+        position += n_parts * _TILE_ROWS * (_largest_head(model) + 2) * 4 // _SPLIT
     else:  # keys and values of the sequence at hand in float32
-        position += 8 * model.n_kv_heads * model.head_dim
+        position += 4 * max(shape.n_heads * (shape.key_dim + shape.value_dim) for shape in _kv_shapes(model))
     return position if config.enable_chunked_prefill else position + _row_bytes(model, dtype)
 
 
 def _row_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
     """Of one token's activations, roughly: most are not there at once."""
-    mixer = (2 * model.n_heads + 2 * model.n_kv_heads) * model.head_dim
+    mixer = max((model.n_heads + shape.n_heads) * (shape.key_dim + shape.value_dim) for shape in _kv_shapes(model))
     if (recurrent := model.recurrent) is not None:
         repeated = recurrent.n_heads * (2 * recurrent.key_dim + recurrent.head_dim)
         mixer = max(mixer, 3 * recurrent.conv_channels + 2 * recurrent.n_heads * recurrent.head_dim + 2 * repeated)
-    return (4 * model.hidden_size + 3 * model.intermediate_size + mixer) * max(dtype.itemsize, 4)
+    mlp = 3 * model.intermediate_size
+    if (experts := model.experts) is not None:
+        mlp = max(mlp, 3 * (experts.routing.n_used * experts.width + experts.shared_width))
+    return (4 * model.hidden_size + mlp + mixer) * max(dtype.itemsize, 4)
 
 
 def _sampling_bytes(config: EngineConfig, model: ModelConfig, *, native: bool) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kv.groups import KVGroup
-from engine.kv.storage import GroupStorage, HostStorage, KVStorage, StateStorage, Storage
+from engine.kv.storage import GroupStorage, HostStorage, JoinedStorage, KVStorage, StateStorage, Storage
 from engine.models import registry
 from engine.models.operators import Operators
 from engine.quant import on_load
@@ -28,6 +28,7 @@ from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
 from engine.types import Entry, Moves, Sampled, StepPlan, StepResult, TokenLogprob
 from engine.weights.checkpoint import Checkpoint
+from engine.weights.config import KVShape
 from engine.weights.loader import fill
 from engine.weights.packed import making_bytes, packed_bytes
 from kernels.cpu import launch
@@ -90,7 +91,7 @@ class ModelRunner:
         )
         if self.device.type == "cpu" and not ops.native:
             _warn_of_plain_torch(*_explained(ops))
-        self.kv = GroupStorage({group: self._storage(group) for group in self.kv_groups})
+        self.kv = GroupStorage({group: self._storage(group) for group in self.kv_groups}, model.kv_sources)
         n_slots = [group.n_host_blocks for group in self.kv_groups]
         self.host = HostStorage(self.kv, n_slots) if any(n_slots) else None
         self.sampler = Sampler(min(n_vocab or model.vocab_size, model.vocab_size), self.device.type)
@@ -99,18 +100,27 @@ class ModelRunner:
         buffers = StepBuffers(self.kv_groups, *sizes, self.device)
         self.eager = EagerStep(self.model, self.kv, buffers)
         self.recorded = None
-        if not ops.native:
+        if self.model.uses_torch or not ops.native:
             threads.compute_with_torch(self)
         else:
             threads.leave_to_native_operators()
             self.recorded = None if config.enforce_eager else self._recorded(buffers)
 
     def _storage(self, group: KVGroup) -> Storage:
-        model, n_layers = self.model_config, len(group.layers)
+        model = self.model_config
         if group.recurrent:
-            return StateStorage(n_layers, group.n_blocks, model.recurrent.state_shapes, self.device)
-        heads = model.n_kv_heads, model.head_dim
-        return KVStorage(n_layers, group.n_blocks, self.block_size, *heads, self.kv_dtype, self.device)
+            return StateStorage(len(group.layers), group.n_blocks, model.recurrent.state_shapes, self.device)
+        by_shape: dict[KVShape, list[int]] = {}
+        for i, layer in enumerate(group.layers):
+            by_shape.setdefault(model.kv_shape(layer), []).append(i)
+
+        def of_shape(shape: KVShape) -> KVStorage:
+            sizes = len(by_shape[shape]), group.n_blocks, self.block_size
+            return KVStorage(*sizes, shape, self.kv_dtype, self.device)
+
+        if len(by_shape) == 1:
+            return of_shape(*by_shape)
+        return JoinedStorage({tuple(layers): of_shape(shape) for shape, layers in by_shape.items()})
 
     def _recorded(self, buffers: StepBuffers) -> RecordedStep | None:
         try:
@@ -122,7 +132,7 @@ class ModelRunner:
     @property
     def kv_extras(self) -> dict[str, str | int]:
         """What the KV depends on besides tokens, to the last bit."""
-        dynamic = any(rope.scaling == "dynamic" for rope in self.model_config.distinct_ropes)
+        dynamic = any(rope.scaling in ("dynamic", "longrope") for rope in self.model_config.distinct_ropes)
         return {
             "weights": self.digest,
             "device": self.device.type,

@@ -1,7 +1,7 @@
 """The interface of an opened checkpoint: a model's configuration and its tensors under Hugging Face's names.
 
-Tensors follow Hugging Face's convention whatever the file: q and k rows in half-split order, gemma's norm weights
-without the one that GGUF converters add.
+Tensors follow Hugging Face's convention whatever the file: q and k rows in half-split order (from open_checkpoint also those of
+families that turn neighbouring pairs), gemma's norm weights without the one that GGUF converters add.
 """
 
 from __future__ import annotations
@@ -51,11 +51,14 @@ class Checkpoint(Protocol):
         ...
 
     def weight(self, name: str) -> Weight:
-        """A 2-D tensor as stored, quantised or dense; a view on the mapped file where no row had to move."""
+        """A 2-D tensor as stored, quantised or dense; a view on the mapped file where no row had to move.
+
+        Of one of three dims, the matrices one below the other.
+        """
         ...
 
     def vector(self, name: str) -> Tensor:
-        """A tensor of one dim, or of more than two, as float32."""
+        """A tensor of one dim, or of more than two, as float32; of two from GGUF files, whose converters leave out dims of 1."""
         ...
 
     def is_stored(self, name: str, data: Tensor) -> bool:
@@ -88,9 +91,10 @@ def no_such_tensor(path: Path, name: str) -> ModelLoadError:
     return ModelLoadError(f"{path}: the tensor {name} is missing.", "The checkpoint is incomplete; download it again.")
 
 
-def require_rank(checkpoint: Checkpoint, name: str, n_dims: int) -> None:
+def require_rank(checkpoint: Checkpoint, name: str, n_dims: int, most: int = 0) -> None:
+    """most: dims that it may have too."""
     shape = checkpoint.shape(name)
-    if len(shape) != n_dims:
+    if len(shape) not in (n_dims, most):
         raise ModelLoadError(
             f"{checkpoint.path}: the tensor {name} has the shape {list(shape)}, but {n_dims} dimension(s) were expected.",
             "The checkpoint is damaged or of another model; download it again.",

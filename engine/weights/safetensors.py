@@ -65,8 +65,8 @@ class SafetensorsCheckpoint:
     def weight(self, name: str) -> Weight:
         if name in self._matrices:
             return self._matrices[name].load()
-        require_rank(self, name, 2)
-        tensor = self._files.tensor(name)
+        require_rank(self, name, 2, 3)
+        tensor = self._files.tensor(name).flatten(0, -2)
         return Weight(_QTYPES[tensor.dtype], (tensor.shape[0], tensor.shape[1]), tensor)
 
     def vector(self, name: str) -> Tensor:

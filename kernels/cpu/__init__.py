@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, linear, rows, sample
+from kernels.cpu import attention, cache, experts, heads, linear, recurrent, rows, sample, sums
 
 IMPLS = (
     *attention.IMPLS,
     *cache.IMPLS,
+    *heads.IMPLS,
     *rows.IMPLS,
     *linear.IMPLS,
+    *experts.IMPLS,
+    *recurrent.IMPLS,
     *sample.IMPLS,
+    *sums.IMPLS,
 )

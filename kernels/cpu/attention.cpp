@@ -46,7 +46,7 @@ struct Plan {
     Buffer memory;
 
     // Returns the workspace for partials.
-    float* cut(int64_t head_size, int n_threads) {
+    float* cut(int64_t value_size, int n_threads) {
         int64_t total = 0;
         for (const Work& work : works) total += work.cost;
         const int64_t fair = n_threads == 1 ? total : total / (n_threads * TASKS_PER_THREAD);
@@ -57,7 +57,7 @@ struct Plan {
             work.n_parts = std::clamp<int64_t>(divide_up(work.cost, std::max<int64_t>(fair, 1)), 1, work.n_splits());
             if (work.n_parts > 1) {
                 work.partials = size;
-                size += work.n_splits() * work.tile.n_rows * partial_size(head_size);
+                size += work.n_splits() * work.tile.n_rows * partial_size(value_size);
             }
             for (int64_t part = 0; part < work.n_parts; ++part) tasks.push_back({static_cast<int64_t>(i), part});
         }
@@ -73,30 +73,33 @@ struct Plan {
 class PagedAttention : public Op {
   public:
     PagedAttention(uintptr_t out, uintptr_t q, int64_t q_stride, int64_t heads, int64_t kv_heads, int64_t head_size,
-                   const std::vector<uintptr_t>& planes, const std::vector<std::vector<int64_t>>& strides,
+                   int64_t value_size, const std::vector<uintptr_t>& planes, const std::vector<std::vector<int64_t>>& strides,
                    int64_t block_size, int64_t type, uintptr_t query_starts, uintptr_t context_lens, uintptr_t block_tables,
-                   int64_t table_stride, float scale, int64_t window, float soft_cap)
+                   int64_t table_stride, float scale, int64_t window, float soft_cap, uintptr_t sinks)
         : out_(address<float>(out)), q_(address<const float>(q)), q_stride_(q_stride), heads_(heads), kv_heads_(kv_heads),
           starts_(address<const int32_t>(query_starts)), contexts_(address<const int32_t>(context_lens)),
           tables_(address<const int32_t>(block_tables)), table_stride_(table_stride),
-          shape_{cache(planes, strides, head_size, block_size, type),
+          shape_{cache(planes, strides, std::max(head_size, value_size), block_size, type),
                  head_size,
+                 value_size,
                  heads / kv_heads,
                  window,
                  scale,
                  soft_cap,
-                 false} {
+                 false,
+                 address<const float>(sinks)} {
         const Cache& cache = shape_.cache;
-        shape_.direct = cache.k.token == 1 && cache.v.dim == 1 && block_size % 16 == 0 && head_size % 16 == 0;
+        shape_.direct = cache.k.token == 1 && cache.v.dim == 1 && block_size % 16 == 0 && head_size % 16 == 0 &&
+                        value_size % 16 == 0;
     }
 
     void run(const Sizes& sizes) const override {
         thread_local Plan plan;
         plan.works.clear();
         for (int64_t i = 0; i < sizes.n_seqs; ++i) add_sequence(i, plan.works);
-        float* partials = plan.cut(shape_.head_size, pool().n_threads());
+        float* partials = plan.cut(shape_.value_size, pool().n_threads());
         const AttentionKernels& kernels = attention_kernels();
-        const size_t n_bytes = static_cast<size_t>(kernels.scratch_size(shape_.head_size)) * sizeof(float);
+        const size_t n_bytes = static_cast<size_t>(kernels.scratch_size(std::max(shape_.head_size, shape_.value_size))) * sizeof(float);
         pool().run(static_cast<int64_t>(plan.tasks.size()), [&, &plan = plan](int64_t i) {
             const Task& task = plan.tasks[static_cast<size_t>(i)];
             const Work& work = plan.works[static_cast<size_t>(task.work)];
@@ -105,7 +108,7 @@ class PagedAttention : public Op {
             const int64_t first = task.part * work.n_splits() / work.n_parts;
             const int64_t last = (task.part + 1) * work.n_splits() / work.n_parts;
             float* own = partials + work.partials;
-            float* part = own + first * work.tile.n_rows * partial_size(shape_.head_size);
+            float* part = own + first * work.tile.n_rows * partial_size(shape_.value_size);
             kernels.attend_part(shape_, work.tile, work.tile.first_split + first, work.tile.first_split + last, part, memory);
             if (plan.parts_left[static_cast<size_t>(task.work)].fetch_sub(1, std::memory_order_acq_rel) == 1) {
                 kernels.join(shape_, work.tile, own, memory);
@@ -122,11 +125,11 @@ class PagedAttention : public Op {
         const int64_t per_tile = std::min(TILE_ROWS, divide_up(divide_up(n_rows, n_tiles), 6) * 6);
         for (int64_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
             AttentionTile tile{};
-            const int64_t first_head = kv_head * shape_.group * shape_.head_size;
-            tile.q = q_ + start * q_stride_ + first_head;
-            tile.out = out_ + start * heads_ * shape_.head_size + first_head;
+            const int64_t first_head = kv_head * shape_.group;
+            tile.q = q_ + start * q_stride_ + first_head * shape_.head_size;
+            tile.out = out_ + (start * heads_ + first_head) * shape_.value_size;
             tile.q_stride = q_stride_;
-            tile.out_stride = heads_ * shape_.head_size;
+            tile.out_stride = heads_ * shape_.value_size;
             tile.table = tables_ + i * table_stride_;
             tile.kv_head = kv_head;
             tile.first_position = contexts_[i] - n_rows / shape_.group;
@@ -160,7 +163,7 @@ void bind_attention(nb::module_& m) {
     using I = int64_t;
     using Planes = const std::vector<A>&;
     using Strides = const std::vector<std::vector<I>>&;
-    bind_op<PagedAttention, A, A, I, I, I, I, Planes, Strides, I, I, A, A, A, I, float, I, float>(m, "PagedAttention");
+    bind_op<PagedAttention, A, A, I, I, I, I, I, Planes, Strides, I, I, A, A, A, I, float, I, float, A>(m, "PagedAttention");
 }
 
 }  // namespace pagewell

@@ -19,11 +19,13 @@ inline constexpr int64_t TILE_ROWS = 48;
 
 struct AttentionShape {
     Cache cache;
-    int64_t head_size;
+    int64_t head_size;   // of queries and keys
+    int64_t value_size;  // of values and results
     int64_t group;  // query heads of one KV head
     int64_t window;  // 0: none
     float scale, soft_cap;
     bool direct;  // K lies as [D][tokens], V as [tokens][D], 16 tokens at a time: read in place
+    const float* sinks = nullptr;  // [query heads]; null: none
 };
 
 // Rows of a tile are pairs (position, head of the group), positions first; row 0 is head 0 at the sequence's first query.
@@ -39,12 +41,12 @@ struct AttentionTile {
 };
 
 // Floats that one split of one row leaves behind: the weighted sum, the maximum, the sum of weights.
-PW_INLINE constexpr int64_t partial_size(int64_t head_size) {
-    return (head_size + 15) / 16 * 16 + 16;
+PW_INLINE constexpr int64_t partial_size(int64_t value_size) {
+    return (value_size + 15) / 16 * 16 + 16;
 }
 
 struct AttentionKernels {
-    // Floats of scratch memory, 64-byte aligned, that each call needs.
+    // Floats of scratch memory, 64-byte aligned, that each call needs; head_size: of keys or values, whichever is larger.
     int64_t (*scratch_size)(int64_t head_size);
     // The tile's result to tile.out. It has all splits that its rows see.
     void (*attend)(const AttentionShape& shape, const AttentionTile& tile, float* scratch);

@@ -26,19 +26,23 @@ def paged_attention(
     window: int = 0,
     soft_cap: float = 0.0,
     scales: Scales | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """ValueError for query heads that cannot be shared out evenly among the KV heads."""
     n_rows, n_heads, head_size = q.shape
     if n_heads % k_cache.shape[2]:
         raise ValueError(f"{k_cache.shape[2]} KV heads cannot have equal shares of {n_heads} query heads.")
-    require(torch.float32, q=q)
+    require(torch.float32, q=q, sinks=sinks)
+    require_shape((n_heads,), sinks=sinks)
     require(torch.int32, query_starts=query_starts, context_lens=context_lens, block_tables=block_tables)
     require_shape((len(context_lens) + 1,), query_starts=query_starts)
     q, block_tables = whole_rows(q), whole_rows(block_tables)
-    out = empty(n_rows, n_heads, head_size)
-    sizes = (n_heads, k_cache.shape[2], head_size)
+    value_size = v_cache.shape[-1]
+    require_shape((*k_cache.shape[:3], head_size), k_cache=k_cache)
+    out = empty(n_rows, n_heads, value_size)
+    sizes = (n_heads, k_cache.shape[2], head_size, value_size)
     tables = (whole(query_starts), whole(context_lens), block_tables, block_tables.stride(0))
-    args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache, scales), *tables, scale, window, soft_cap)
+    args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache, scales), *tables, scale, window, soft_cap, whole(sinks))
     launch(native.PagedAttention, *args, n_rows=n_rows, n_seqs=len(context_lens))
     return out
 
@@ -46,6 +50,11 @@ def paged_attention(
 _F32 = torch.float32
 _SPECS = (
     *(OpSpec(dtype=_F32, kv_dtype=kv, head_size=head) for kv in TYPES for head in (16, 20, 64, 72, 80, 96, 128, 256, 512)),
+    *(
+        OpSpec(dtype=_F32, kv_dtype=kv, head_size=head, value_size=values)
+        for kv in TYPES
+        for head, values in ((576, 512), (192, 128), (72, 40), (64, 128), (36, 33))
+    ),
     *(
         OpSpec(dtype=_F32, kv_dtype=kv, head_size=64, window=window, soft_cap=cap)
         for kv in TYPES

@@ -57,7 +57,7 @@ void fill_values(const AttentionShape& shape, const AttentionTile& tile, int64_t
     const auto* data = reinterpret_cast<const typename T::Item*>(shape.cache.v.data);
     for (int t = begin; t < end; ++t) {
         const auto* from = data + place(shape.cache.v, tile, shape.cache.block_size, base + t);
-        convert<T>(from, shape.cache.v.dim, shape.head_size, to + t * stride);
+        convert<T>(from, shape.cache.v.dim, shape.value_size, to + t * stride);
     }
 }
 

@@ -43,6 +43,11 @@ Scratch divide(float* memory) {
     return {memory, memory + heads, memory + 2 * heads, weights, scales + 2 * SPLIT, scales};
 }
 
+// Dims of keys or values, whichever have more: scratch memory of a part holds one after the other.
+int64_t widest(const AttentionShape& shape) {
+    return padded(shape.head_size > shape.value_size ? shape.head_size : shape.value_size);
+}
+
 int64_t scratch_size(int64_t head_size) {
     return 3 * TILE_ROWS * HEAD_STRIDE + MARGIN + TILE_ROWS * WEIGHT_STRIDE + 2 * SPLIT + MOST_POSITIONS * padded(head_size);
 }
@@ -90,7 +95,7 @@ PW_INLINE void score_rows(const AttentionShape& shape, const Scratch& scratch, c
 template <typename T>
 PW_INLINE void mix_rows(const AttentionShape& shape, const Scratch& scratch, const Seen& s, int row, int rows,
                         const typename T::Item* const* values, int64_t value_stride, int begin, int end) {
-    const int units = int(padded(shape.head_size) / UNIT);
+    const int units = int(padded(shape.value_size) / UNIT);
     const auto cut = [&](int t) { return t < begin ? begin : t > end ? end : t; };
     const auto some = [&](int r, int n, int first, int last) {
         mix_units<T>(n, units, scratch.weights + r * WEIGHT_STRIDE, values, value_stride, first, last,
@@ -111,7 +116,7 @@ void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64
     constexpr bool SCALED = std::is_same_v<T, S8>;
     const Seen s = seen(shape, tile, split);
     const int rows = int(tile.n_rows), begin = s.begin[0], end = s.end[rows - 1];
-    const int64_t base = split * SPLIT, dims = padded(shape.head_size);
+    const int64_t base = split * SPLIT, dims = padded(shape.value_size);
     const int64_t last_position = tile.first_position + (tile.first_row + rows - 1) / shape.group;
     const bool in_place = shape.direct && (sizeof(Item) == sizeof(float) || rows <= DIRECT_ROWS);
 
@@ -140,7 +145,7 @@ void split_of_tile(const AttentionShape& shape, const AttentionTile& tile, int64
 
     // fn(row, rows, first, last) for parts first .. last of what the tile sees, and the register tiles of each; before it
     // fill(at, first, last), where `at` is the part's first unit's first position.
-    const int part = in_place && rows <= MOST_TILE_ROWS ? int(SPLIT) : positions_of_a_part(dims);
+    const int part = in_place && rows <= MOST_TILE_ROWS ? int(SPLIT) : positions_of_a_part(widest(shape));
     const auto in_parts_of = [&](const auto& fill, const auto& fn) {
         for (int at = begin / part * part; at < end; at += part) {
             const int first = begin > at ? begin : at, last = end < at + part ? end : at + part;
@@ -229,8 +234,14 @@ struct Total {
     int rows;
     int64_t dims;
 
-    Total(float* memory, int64_t n_rows, int64_t n_dims) : mixed(memory), rows(int(n_rows)), dims(n_dims) {
+    // A sink is a score whose value is zero, before all splits.
+    Total(float* memory, const AttentionShape& shape, const AttentionTile& tile)
+        : mixed(memory), rows(int(tile.n_rows)), dims(padded(shape.value_size)) {
         for (int row = 0; row < TILE_ROWS; ++row) softmax.max[row] = LOWEST, softmax.sum[row] = 0.0f;
+        for (int row = 0; row < rows && shape.sinks; ++row) {
+            softmax.max[row] = shape.sinks[tile.kv_head * shape.group + (tile.first_row + row) % shape.group] * LOG2_E;
+            softmax.sum[row] = 1.0f;
+        }
         for (int row = 0; row < rows; ++row) {
             for (int64_t d = 0; d < dims; d += N) store(mixed + row * HEAD_STRIDE + d, zero());
         }
@@ -253,19 +264,19 @@ struct Total {
 void write(const AttentionShape& shape, const AttentionTile& tile, const Total& total) {
     for (int64_t row = 0; row < tile.n_rows; ++row) {
         const int64_t at = tile.first_row + row;
-        float* to = tile.out + at / shape.group * tile.out_stride + at % shape.group * shape.head_size;
+        float* to = tile.out + at / shape.group * tile.out_stride + at % shape.group * shape.value_size;
         const float* mixed = total.mixed + row * HEAD_STRIDE;
         const float inverse = 1.0f / total.softmax.sum[row] * unit(shape.cache.type);
         int64_t d = 0;
-        for (; d + N <= shape.head_size; d += N) store(to + d, mul(load(mixed + d), set1(inverse)));
-        for (; d < shape.head_size; ++d) to[d] = mixed[d] * inverse;
+        for (; d + N <= shape.value_size; d += N) store(to + d, mul(load(mixed + d), set1(inverse)));
+        for (; d < shape.value_size; ++d) to[d] = mixed[d] * inverse;
     }
 }
 
 void attend(const AttentionShape& shape, const AttentionTile& tile, float* memory) {
     const Scratch scratch = divide(memory);
     take_queries(shape, tile, scratch);
-    Total total(scratch.total, tile.n_rows, padded(shape.head_size));
+    Total total(scratch.total, shape, tile);
     Softmax next;
     for (int64_t split = tile.first_split; split < tile.last_split; ++split) {
         split_of_tile(shape, tile, split, scratch, next);
@@ -277,12 +288,12 @@ void attend(const AttentionShape& shape, const AttentionTile& tile, float* memor
 // Of the rows' partials in one split, [n_rows][partial_size]: behind the weighted sum come maximum and sum of weights.
 void attend_part(const AttentionShape& shape, const AttentionTile& tile, int64_t first, int64_t last, float* partials, float* memory) {
     const Scratch scratch = divide(memory);
-    const int64_t dims = padded(shape.head_size);
+    const int64_t dims = padded(shape.value_size);
     take_queries(shape, tile, scratch);
     Softmax result;
     for (int64_t split = first; split < last; ++split) {
         split_of_tile(shape, tile, split, scratch, result);
-        for (int64_t row = 0; row < tile.n_rows; ++row, partials += partial_size(shape.head_size)) {
+        for (int64_t row = 0; row < tile.n_rows; ++row, partials += partial_size(shape.value_size)) {
             for (int64_t d = 0; d < dims; d += N) store(partials + d, load(scratch.mixed + row * HEAD_STRIDE + d));
             partials[dims] = result.max[row];
             partials[dims + 1] = result.sum[row];
@@ -291,8 +302,8 @@ void attend_part(const AttentionShape& shape, const AttentionTile& tile, int64_t
 }
 
 void join(const AttentionShape& shape, const AttentionTile& tile, const float* partials, float* memory) {
-    const int64_t dims = padded(shape.head_size), size = partial_size(shape.head_size);
-    Total total(divide(memory).total, tile.n_rows, dims);
+    const int64_t dims = padded(shape.value_size), size = partial_size(shape.value_size);
+    Total total(divide(memory).total, shape, tile);
     Softmax next;
     for (int64_t split = tile.first_split; split < tile.last_split; ++split, partials += tile.n_rows * size) {
         for (int64_t row = 0; row < tile.n_rows; ++row) {

@@ -20,9 +20,13 @@ void bind_op(nb::module_& m, const char* name) {
 // One for each area, defined beside its operators.
 void bind_attention(nb::module_& m);
 void bind_cache(nb::module_& m);
+void bind_experts(nb::module_& m);
+void bind_heads(nb::module_& m);
 void bind_limits(nb::module_& m);
 void bind_linear(nb::module_& m);
+void bind_recurrent(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_sums(nb::module_& m);
 
 }  // namespace pagewell

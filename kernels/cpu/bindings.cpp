@@ -51,8 +51,12 @@ NB_MODULE(_native, m) {
     pagewell::bind_tape(m);
     pagewell::bind_attention(m);
     pagewell::bind_cache(m);
+    pagewell::bind_experts(m);
+    pagewell::bind_heads(m);
     pagewell::bind_limits(m);
     pagewell::bind_linear(m);
+    pagewell::bind_recurrent(m);
     pagewell::bind_rows(m);
     pagewell::bind_sample(m);
+    pagewell::bind_sums(m);
 }

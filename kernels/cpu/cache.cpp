@@ -35,7 +35,7 @@ namespace {
 // write at once.
 constexpr int64_t MOST_ROWS = 16;
 
-// q [n, heads, D], k and v [n, kv_heads, D]: rows `stride` apart, heads D apart.
+// q [n, heads, D], k [n, kv_heads, D] and v [n, kv_heads, Dv]: rows `stride` apart, heads D apart.
 struct Rows {
     const float* data;
     int64_t stride;
@@ -45,14 +45,14 @@ struct Rows {
 class RopeAndWriteKV : public Op {
   public:
     RopeAndWriteKV(uintptr_t out, uintptr_t q, uintptr_t k, uintptr_t v, int64_t q_stride, int64_t k_stride, int64_t v_stride,
-                   int64_t heads, int64_t kv_heads, int64_t size, uintptr_t positions, uintptr_t cos, uintptr_t sin,
+                   int64_t heads, int64_t kv_heads, int64_t size, int64_t value_size, uintptr_t positions, uintptr_t cos, uintptr_t sin,
                    int64_t half, uintptr_t slots, const std::vector<uintptr_t>& planes,
-                   const std::vector<std::vector<int64_t>>& strides, int64_t block_size, int64_t type)
+                   const std::vector<std::vector<int64_t>>& strides, int64_t block_size, int64_t type, bool latent)
         : out_(address<float>(out)), q_{address<const float>(q), q_stride}, k_{address<const float>(k), k_stride},
-          v_{address<const float>(v), v_stride}, heads_(heads), kv_heads_(kv_heads), size_(size),
+          v_{address<const float>(v), v_stride}, heads_(heads), kv_heads_(kv_heads), size_(size), value_size_(value_size), latent_(latent),
           positions_(address<const int64_t>(positions)), cos_(address<const float>(cos)), sin_(address<const float>(sin)),
           half_(half), slots_(address<const int64_t>(slots)),
-          cache_(cache(planes, strides, size, block_size, type)) {}
+          cache_(cache(planes, strides, std::max(size, value_size), block_size, type)) {}
 
     void run(const Sizes& sizes) const override {
         const int64_t per_task = std::clamp<int64_t>(sizes.n_rows / (2 * pool().n_threads()), 1, MOST_ROWS);
@@ -70,30 +70,38 @@ class RopeAndWriteKV : public Op {
             kernels.rotate(q_.head(row, head, size_), cos, sin, out_ + (row * heads_ + head) * size_, half_, size_);
         }
         const int64_t slot = slots_[row];
-        if (slot < 0) return;
+        if (slot < 0 || k_.data == nullptr) return;
         const int64_t block = slot / cache_.block_size, offset = slot % cache_.block_size;
+        const int64_t key_size = latent_ ? size_ - value_size_ : size_;
         for (int64_t head = 0; head < kv_heads_; ++head) {
             alignas(64) float turned[MOST_HEAD_SIZE];
-            kernels.rotate(k_.head(row, head, size_), cos, sin, turned, half_, size_);
-            write(turned, cache_.k, cache_.k_scales, block, offset, head);
-            write(v_.head(row, head, size_), cache_.v, cache_.v_scales, block, offset, head);
+            const float* value = v_.head(row, head, value_size_);
+            kernels.rotate(k_.head(row, head, key_size), cos, sin, turned, half_, key_size);
+            if (latent_) {
+                std::memcpy(turned + key_size, value, static_cast<size_t>(value_size_) * sizeof(float));
+            } else {
+                write(value, cache_.v, cache_.v_scales, block, offset, head, value_size_);
+            }
+            write(turned, cache_.k, cache_.k_scales, block, offset, head, size_);
         }
     }
 
-    void write(const float* x, const Plane& to, const Plane& scales, int64_t block, int64_t offset, int64_t head) const {
+    void write(const float* x, const Plane& to, const Plane& scales, int64_t block, int64_t offset, int64_t head,
+               int64_t size) const {
         const auto place = [&](const Plane& plane) { return block * plane.block + offset * plane.token + head * plane.head; };
         char* values = to.data + place(to) * size_of(cache_.type);
         if (cache_.type == CacheType::s8) {
-            const float scale = cache_kernels().quantize(x, reinterpret_cast<int8_t*>(values), to.dim, size_);
+            const float scale = cache_kernels().quantize(x, reinterpret_cast<int8_t*>(values), to.dim, size);
             reinterpret_cast<float*>(scales.data)[place(scales)] = scale;
         } else {
-            cache_kernels().write(x, values, to.dim, size_, cache_.type);
+            cache_kernels().write(x, values, to.dim, size, cache_.type);
         }
     }
 
     float* out_;
     Rows q_, k_, v_;
-    int64_t heads_, kv_heads_, size_;
+    int64_t heads_, kv_heads_, size_, value_size_;
+    bool latent_;  // values are the end of the keys: there is one plane
     const int64_t* positions_;
     const float* cos_;
     const float* sin_;
@@ -120,7 +128,7 @@ void bind_cache(nb::module_& m) {
     using I = int64_t;
     using Planes = const std::vector<A>&;
     using Strides = const std::vector<std::vector<I>>&;
-    bind_op<RopeAndWriteKV, A, A, A, A, I, I, I, I, I, I, A, A, A, I, A, Planes, Strides, I, I>(m, "RopeAndWriteKV");
+    bind_op<RopeAndWriteKV, A, A, A, A, I, I, I, I, I, I, I, A, A, A, I, A, Planes, Strides, I, I, bool>(m, "RopeAndWriteKV");
     m.attr("MOST_HEAD_SIZE") = MOST_HEAD_SIZE;
     m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -7,8 +7,8 @@
 
 namespace pagewell {
 
-// Dims of a head at most: scratch memory has room for as many.
-inline constexpr int64_t MOST_HEAD_SIZE = 512;
+// Dims of a head at most, as DeepSeek's latent keys have them: scratch memory has room for as many.
+inline constexpr int64_t MOST_HEAD_SIZE = 576;
 
 // s8: whole numbers from -127 to 127, times a scale for each token and head. f8: E4M3 of arXiv:2209.05433.
 enum class CacheType : int64_t { f32, f16, bf16, s8, f8 };

@@ -86,9 +86,9 @@ def address(value: Any) -> Any:
     return 0 if value is None else value
 
 
-def empty(*shape: int) -> Tensor:
-    """An output of a wrapper, float32, uninitialised."""
-    return _hooks.allocate(shape, dtype=torch.float32)
+def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """An output of a wrapper, uninitialised."""
+    return _hooks.allocate(shape, dtype=dtype)
 
 
 class recording:

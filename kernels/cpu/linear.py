@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -186,8 +186,16 @@ _QUICK = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in QTYPES if q
 _PLAIN = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in _FLOATS)
 _EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in QTYPES)
 
+
+def products(op: str, fn: Callable[..., Any], exact: Callable[..., Any]) -> tuple[Impl, ...]:
+    """The implementations of an operator on packed weights: one that quantises activations, and one that does not."""
+    return (
+        Impl(op, "cpp", fn, _unsupported_fast, _QUICK, pack, quantized),
+        Impl(op, "cpp exact", exact, _unsupported, (*_PLAIN, *_EXACT), pack),
+    )
+
+
 IMPLS = (
-    *(Impl(op, "cpp", fn, _unsupported_fast, _QUICK, pack, quantized) for op, fn in _PRODUCTS),
-    *(Impl(op, "cpp exact", partial(fn, exact=True), _unsupported, (*_PLAIN, *_EXACT), pack) for op, fn in _PRODUCTS),
+    *(impl for op, fn in _PRODUCTS for impl in products(op, fn, partial(fn, exact=True))),
     Impl("embedding", "cpp", embedding, _unsupported, (*_PLAIN, *_QUICK), pack),
 )

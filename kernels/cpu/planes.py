@@ -16,7 +16,7 @@ TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m
 def layout(k_cache: Tensor, v_cache: Tensor, scales: Scales | None) -> tuple[list[Tensor], list[list[int]], int, int]:
     """(k and v, and the scales of each if there are any; strides of each; block size; type) of a cache."""
     require(k_cache.dtype, v_cache=v_cache)
-    require_shape(tuple(k_cache.shape), v_cache=v_cache)
+    require_shape((*k_cache.shape[:3], v_cache.shape[-1]), v_cache=v_cache)
     if (scales is None) == (k_cache.dtype == torch.int8):
         raise ValueError(f"A cache of {k_cache.dtype} goes {'with' if scales is None else 'without'} scales.")
     for scale in scales or ():
@@ -30,6 +30,7 @@ def unsupported_cache(spec: OpSpec) -> str | None:
     """`unsupported`, and why this cache is not."""
     if spec.kv_dtype not in (None, *TYPES):
         return f"KV cache of {str(spec.kv_dtype).removeprefix('torch.')}"
-    if native is not None and spec.head_size is not None and spec.head_size > native.MOST_HEAD_SIZE:
-        return f"heads of {spec.head_size} dims, more than {native.MOST_HEAD_SIZE}"
+    most = max(spec.head_size or 0, spec.value_size or 0)
+    if native is not None and most > native.MOST_HEAD_SIZE:
+        return f"heads of {most} dims, more than {native.MOST_HEAD_SIZE}"
     return unsupported(spec)

@@ -22,8 +22,9 @@ def paged_attention(
     window: int = 0,
     soft_cap: float = 0.0,
     scales: Scales | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    out = torch.empty_like(q)
+    out = q.new_empty(*q.shape[:2], v_cache.shape[-1])
     starts, contexts = query_starts.tolist(), context_lens.tolist()
     for i, context in enumerate(contexts):
         n_query = starts[i + 1] - starts[i]
@@ -40,7 +41,7 @@ def paged_attention(
             if scales is not None:
                 of_k, of_v = (_gather(scale, block_tables[i], seen_from, high) for scale in scales)
                 k, v = k * of_k.unsqueeze(-1), v * of_v.unsqueeze(-1)
-            out[rows] = _attend(q[rows], k, v, low - seen_from, scale, window, soft_cap)
+            out[rows] = _attend(q[rows], k, v, low - seen_from, scale, window, soft_cap, sinks)
     return out
 
 
@@ -53,8 +54,10 @@ def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor
     return rows[start - first * block_size : stop - first * block_size].float()
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, offset: int, scale: float, window: int, soft_cap: float) -> Tensor:
-    """q [m, H, D] at positions offset .. offset + m; k, v [c, Hkv, D] at positions 0 .. c; [m, H, D] of q's dtype."""
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, offset: int, scale: float, window: int, soft_cap: float, sinks: Tensor | None
+) -> Tensor:
+    """q [m, H, D] at positions offset .. offset + m; k, v [c, Hkv, D or Dv] at positions 0 .. c; [m, H, Dv] of q's dtype."""
     m, n_heads, head_size = q.shape
     n_kv_heads = k.shape[1]
     grouped = q.float().view(m, n_kv_heads, n_heads // n_kv_heads, head_size).permute(1, 2, 0, 3)
@@ -68,5 +71,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, offset: int, scale: float, window: 
         if window:
             hidden |= query - key >= window
         scores.view(n_kv_heads, -1, m, k.shape[0]).masked_fill_(hidden, -torch.inf)
-    mixed = torch.softmax(scores, -1) @ v.transpose(0, 1)
-    return mixed.view(n_kv_heads, -1, m, head_size).permute(2, 0, 1, 3).reshape(m, n_heads, head_size).to(q.dtype)
+    if sinks is not None:
+        of_rows = sinks.float().view(n_kv_heads, -1, 1).expand(-1, -1, m).reshape(n_kv_heads, -1, 1)
+        weights = torch.softmax(torch.cat((scores, of_rows), -1), -1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, -1)
+    mixed = weights @ v.transpose(0, 1)
+    return mixed.view(n_kv_heads, -1, m, v.shape[-1]).permute(2, 0, 1, 3).reshape(m, n_heads, -1).to(q.dtype)

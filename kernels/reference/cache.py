@@ -14,20 +14,24 @@ _SATURATING = (torch.float16, torch.float8_e4m3fn)
 
 def rope_and_write_kv(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     positions: Tensor,
     cos: Tensor,
     sin: Tensor,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slots: Tensor,
     scales: Scales | None = None,
 ) -> Tensor:
     cos, sin = cos.index_select(0, positions), sin.index_select(0, positions)
+    if k is None:
+        return _rotate(q, cos, sin)
     written = slots >= 0
     block, offset = slots[written] // k_cache.shape[1], slots[written] % k_cache.shape[1]
-    for i, (cache, x) in enumerate(((k_cache, _rotate(k, cos, sin)), (v_cache, v))):
+    k = _rotate(k, cos, sin)
+    parts = ((k_cache, torch.cat((k, v), -1)),) if v_cache is None else ((k_cache, k), (v_cache, v))
+    for i, (cache, x) in enumerate(parts):
         if scales is None:
             cache[block, offset] = _within(x[written], cache.dtype)
         else:
@@ -58,9 +62,10 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((rotated, rest), -1) if rest.shape[-1] else rotated
 
 
-def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
+def copy_blocks(k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
     if not pairs:
         return
     sources, destinations = torch.tensor(pairs, dtype=torch.int64, device=k_cache.device).unbind(1)
-    for cache in (k_cache, v_cache, *(scales or ())):
+    planes = (k_cache, *(scales or ())[:1]) if v_cache is None else (k_cache, v_cache, *(scales or ()))
+    for cache in planes:
         cache[destinations] = cache[sources]

@@ -41,6 +41,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("bamba", {"num_hidden_layers": 4, "attn_layer_indices": [2], "mamba_n_heads": 8, "mamba_d_state": 16}),
+    "deepseek": (
+        "deepseek_v3",
+        {
+            **{"kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24},
+            **{"num_key_value_heads": 4, "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 3},
+            **{"moe_intermediate_size": 48, "n_group": 4, "topk_group": 2},
+        },
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {
+            **{"head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 6, "sliding_window": 21},
+            **{"layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 3},
+            **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 257, "use_double_wide_mlp": True},
+        },
+    ),
+    "transformers' own": ("gpt_neox", {"hidden_act": "gelu"}),
     "mamba alone": ("bamba", {"num_hidden_layers": 3, "attn_layer_indices": [], "mamba_n_heads": 8, "mamba_d_state": 16}),
 }
 KINDS = {
@@ -48,6 +65,9 @@ KINDS = {
     "mistral": ["window of 21"],
     "qwen3_5": ["all tokens", "state"],
     "bamba": ["all tokens", "state"],
+    "deepseek": ["all tokens"],
+    "gemma4": ["all tokens", "window of 21"],
+    "transformers' own": ["all tokens"],
     "mamba alone": ["state"],
 }
 
@@ -55,9 +75,8 @@ KINDS = {
 class Model:
     """A tiny model on disk and in memory, its prompts, and what transformers answers."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, family: str, settings: dict[str, Any], kinds: list[str]) -> None:
         self.name, self.folder = name, folder
-        family, settings = MODELS[name]
         self.oracle = tiny.saved(folder, family, **settings, max_position_embeddings=LONGEST + 112, vocab_size=257)
         rng = random.Random(1)
         trunk = [rng.randrange(256) for _ in range(150)]
@@ -68,7 +87,7 @@ class Model:
             "branch": trunk + [rng.randrange(256) for _ in range(40)],
         }
         self.runner = self.load()
-        assert [group.name for group in self.runner.kv_groups] == KINDS[name]
+        assert [group.name for group in self.runner.kv_groups] == kinds
         self.expected = {name: self.greedy(prompt) for name, prompt in self.prompts.items()}
 
     def load(self) -> ModelRunner:
@@ -130,7 +149,7 @@ class Bench:
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return Model(request.param, tmp_path_factory.mktemp("model"))
+    return Model(request.param, tmp_path_factory.mktemp("model"), *MODELS[request.param], KINDS[request.param])
 
 
 def text(output: RequestOutput, choice: int = 0) -> list[int]:

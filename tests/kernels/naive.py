@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.ops import CODES, DENSE, SCALED, Scales, Weight
-from tests.kernels import naive_sample
+from tests.kernels import naive_experts, naive_sample
 
 
 def dense(weight: Weight) -> Tensor:
@@ -67,6 +67,15 @@ def gated_linear(x: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | Non
     return (silu_mul if activation == "silu" else gelu_tanh_mul)(gated, raised)
 
 
+def heads_linear(x: Tensor, weight: Tensor, kept: int = 0) -> Tensor:
+    out = [torch.cat((x[:, h, :kept].double(), x[:, h, kept:].double() @ weight[h].double()), 1) for h in range(len(weight))]
+    return torch.stack(out, 1).to(x.dtype)
+
+
+def add_scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+    return ((x.double() + y.double()) * factor).to(x.dtype)
+
+
 def embedding(ids: Tensor, weight: Weight, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     rows = [dense(weight)[token_id] * scale for token_id in ids.tolist()]
     return torch.stack(rows).to(dtype) if rows else torch.empty(0, weight.shape[1], dtype=dtype)
@@ -82,15 +91,31 @@ def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return rms_norm(total, weight, eps), total
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    wide = x.double()
+    spread = wide.var(-1, correction=0, keepdim=True)
+    normed = (wide - wide.mean(-1, keepdim=True)) / (spread + eps).sqrt() * weight.double()
+    return (normed + (0 if bias is None else bias.double())).to(x.dtype)
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() + y.double()).to(x.dtype)
+
+
+def scale_rows(x: Tensor, factors: Tensor, positions: Tensor) -> Tensor:
+    rows = [row.double() * factors[position].double() for row, position in zip(x, positions.tolist(), strict=True)]
+    return torch.stack(rows).to(x.dtype) if rows else x.clone()
+
+
 def rope_and_write_kv(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     positions: Tensor,
     cos: Tensor,
     sin: Tensor,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slots: Tensor,
     scales: Scales | None = None,
 ) -> Tensor:
@@ -102,15 +127,18 @@ def rope_and_write_kv(
         pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double()) * turn
         return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), -1).to(x.dtype)
 
+    if k is None:
+        return turned(q)
     rotated = turned(k)
+    written = [(k_cache, torch.cat((rotated, v), -1))] if v_cache is None else [(k_cache, rotated), (v_cache, v)]
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
             place = divmod(slot, k_cache.shape[1])
             if scales is None:
-                for cache, x in ((k_cache, rotated[row]), (v_cache, v[row])):
-                    cache[place] = _narrowed(x, cache.dtype)
+                for cache, x in written:
+                    cache[place] = _narrowed(x[row], cache.dtype)
                 continue
-            for i, (cache, x) in enumerate(((k_cache, rotated), (v_cache, v))):
+            for i, (cache, x) in enumerate(written):
                 for head, values in enumerate(x[row].tolist()):
                     scale = max(map(abs, values)) / 127
                     scales[i][place][head] = scale
@@ -138,9 +166,10 @@ def paged_attention(
     window: int = 0,
     soft_cap: float = 0.0,
     scales: Scales | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One query row at a time, over a Python list of the positions it sees."""
-    out = torch.zeros_like(q)
+    out = q.new_zeros(*q.shape[:2], v_cache.shape[-1])
     starts, tables = query_starts.tolist(), block_tables.tolist()
     block_size, group = k_cache.shape[1], q.shape[1] // k_cache.shape[2]
     for i, context in enumerate(context_lens.tolist()):
@@ -159,8 +188,10 @@ def paged_attention(
             scores = torch.einsum("hd,phd->hp", q[row].double(), keys) * scale
             if soft_cap:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
-            weights = (scores - scores.amax(-1, keepdim=True)).exp()
-            out[row] = torch.einsum("hp,phd->hd", weights / weights.sum(-1, keepdim=True), values)
+            most = scores.amax(-1, keepdim=True)
+            weights = (scores - most).exp()
+            without_key = 0 if sinks is None else (sinks.double()[:, None] - most).exp()
+            out[row] = torch.einsum("hp,phd->hd", weights / (weights.sum(-1, keepdim=True) + without_key), values)
     return out
 
 
@@ -172,19 +203,28 @@ def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
     return _gated(gate, up, lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    return gelu_tanh_mul(x, torch.ones_like(x))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x.double() ** 2, 0.0).to(x.dtype)
+
+
 def _gated(gate: Tensor, up: Tensor, activation: Callable[[np.ndarray], np.ndarray]) -> Tensor:
     return torch.from_numpy(activation(gate.double().numpy()) * up.double().numpy()).to(gate.dtype)
 
 
-def copy_blocks(k_cache: Tensor, v_cache: Tensor, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
+def copy_blocks(k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None) -> None:
     for source, destination in pairs:
-        for cache in (k_cache, v_cache, *(scales or ())):
+        for cache in (k_cache, *(scales or ())[:1]) if v_cache is None else (k_cache, v_cache, *(scales or ())):
             cache[destination] = cache[source]
 
 
 def causal_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, query_starts: Tensor, context_lens: Tensor, state_ids: Tensor
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    activate: bool = True,
+) -> Tensor:  # fmt: skip
     """One channel at a time, by numpy's convolution of what came before and what comes."""
     out, w = torch.zeros_like(x), weight.shape[1]
     for i, block in enumerate(state_ids.tolist()):
@@ -194,14 +234,14 @@ def causal_conv(
             before = np.zeros(w - 1) if n == int(context_lens[i]) else state[block, c].double().numpy()
             taps = np.concatenate([before, x[rows, c].double().numpy()])
             total = np.convolve(taps, weight[c].double().numpy()[::-1], "valid") + (0.0 if bias is None else float(bias[c]))
-            out[rows, c] = torch.from_numpy(total / (1 + np.exp(-total))).to(x.dtype)
+            out[rows, c] = torch.from_numpy(total / (1 + np.exp(-total)) if activate else total).to(x.dtype)
             state[block, c] = torch.from_numpy(taps[n:]).float()
     return out
 
 
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_rates: Tensor, bias: Tensor, state: Tensor,
-    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor, tiled: bool = False,
 ) -> Tensor:  # fmt: skip
     """As the product of matrices (I - beta k k^T) that the rule is, head by head."""
 
@@ -218,7 +258,7 @@ def delta_rule(
     def read(now: Tensor, row: int, h: int, g: int) -> Tensor:
         return unit(q[row, g]) / math.sqrt(q.shape[2]) @ now
 
-    return _scan(v, state, q.shape[1], forget, read, query_starts, context_lens, state_ids)
+    return _scan(v, state, q.shape[1], forget, read, query_starts, context_lens, state_ids, tiled)
 
 
 def state_scan(
@@ -237,7 +277,7 @@ def state_scan(
 
 def _scan(
     values: Tensor, state: Tensor, n_groups: int, forget: Callable[..., Tensor], read: Callable[..., Tensor],
-    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor, tiled: bool = False,
 ) -> Tensor:  # fmt: skip
     out, n_heads = torch.zeros_like(values), values.shape[1]
     for i, block in enumerate(state_ids.tolist()):
@@ -246,9 +286,10 @@ def _scan(
             now = state[block, h].double()
             if last - first == int(context_lens[i]):
                 now = torch.zeros_like(now)
+            group = h % n_groups if tiled else h * n_groups // n_heads
             for row in range(first, last):
-                now = forget(now, row, h, h * n_groups // n_heads)
-                out[row, h] = read(now, row, h, h * n_groups // n_heads).to(values.dtype)
+                now = forget(now, row, h, group)
+                out[row, h] = read(now, row, h, group).to(values.dtype)
             state[block, h] = now.float()
     return out
 
@@ -259,17 +300,30 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         quant_linear,
         quant_linears,
         gated_linear,
+        heads_linear,
+        add_scaled,
         embedding,
         rms_norm,
         rms_norm_add,
+        layer_norm,
+        add,
+        scale_rows,
         rope_and_write_kv,
         paged_attention,
         silu_mul,
         gelu_tanh_mul,
+        gelu_tanh,
+        relu_squared,
         copy_blocks,
         causal_conv,
         delta_rule,
         state_scan,
+        naive_experts.route,
+        naive_experts.experts_gated(dense),
+        naive_experts.experts_down(dense),
+        naive_experts.add_gated,
+        naive_experts.mul,
+        naive_experts.sigmoid_mul,
         naive_sample.sample,
         naive_sample.penalize,
         naive_sample.logprobs,

@@ -125,10 +125,10 @@ def test_queries_may_be_slices_of_wider_rows() -> None:
 
 def test_heads_that_scratch_memory_has_no_room_for_are_refused() -> None:
     rows, none = torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
-    x, cache, angles = torch.zeros(1, 1, 528), torch.zeros(1, 16, 1, 528), torch.zeros(1, 264)
-    with pytest.raises(ValueError, match="at most 512 dims, not 528"):
+    x, cache, angles = torch.zeros(1, 1, 592), torch.zeros(1, 16, 1, 592), torch.zeros(1, 296)
+    with pytest.raises(ValueError, match="at most 576 dims, not 592"):
         paged_attention(x, cache, cache, torch.zeros(1, dtype=torch.int32), none, none.view(0, 0), 1.0)
-    with pytest.raises(ValueError, match="at most 512 dims, not 528"):
+    with pytest.raises(ValueError, match="at most 576 dims, not 592"):
         rope_and_write_kv(x, x, x, rows, angles, angles, cache, cache, rows)
 
 

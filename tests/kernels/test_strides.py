@@ -25,7 +25,8 @@ FAR = "2^31"
 def with_gaps(value: Any) -> Any:
     """Equal values with something else between any two of them."""
     if isinstance(value, tuple):
-        return tuple(with_gaps(item) for item in value)
+        changed = {id(item): with_gaps(item) for item in value}  # scales of latent keys are those of their values too
+        return tuple(changed[id(item)] for item in value)
     if isinstance(value, Weight):
         return value.map(with_gaps)
     if not isinstance(value, Tensor):

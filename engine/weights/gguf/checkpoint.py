@@ -27,7 +27,7 @@ class GGUFCheckpoint:
         self.files = GGUFFiles(path)
         self.metadata = self.files.metadata
         shapes = {name: tensor.shape for name, tensor in self.files.tensors.items()}
-        self.config = from_gguf(self.metadata, shapes, self._rope_factors(), str(path))
+        self.config = from_gguf(self.metadata, shapes, self._factors("rope_freqs.weight"), str(path), self._longrope_factors())
         self._sources, unknown = map_names(list(shapes), self.config)
         if unknown:
             raise ModelLoadError(
@@ -58,13 +58,13 @@ class GGUFCheckpoint:
 
     def weight(self, name: str) -> Weight:
         source, tensor = self._source(name), self.files.tensors[self._source(name).gguf_name]
-        require_rank(self, name, 2)
-        data = self.files.data(tensor.name)
-        return Weight(tensor.qtype, (tensor.shape[0], tensor.shape[1]), self._restore(data, source))
+        require_rank(self, name, 2, 3)
+        data = self.files.data(tensor.name).flatten(0, -2)
+        return Weight(tensor.qtype, (data.shape[0], tensor.shape[-1]), self._restore(data, source))
 
     def vector(self, name: str) -> Tensor:
         source, tensor = self._source(name), self.files.tensors[self._source(name).gguf_name]
-        require_rank(self, name, 1)
+        require_rank(self, name, 1, 2)
         data = self.files.data(tensor.name)
         values = dequantize(tensor.qtype, data) if tensor.qtype in BLOCKS else data.float()
         values = self._restore(values, source)
@@ -94,10 +94,20 @@ class GGUFCheckpoint:
             raise no_such_tensor(self.path, name)
         return self._sources[name]
 
-    def _rope_factors(self) -> tuple[float, ...] | None:
-        tensor = self.files.tensors.get("rope_freqs.weight")
+    def _longrope_factors(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        short, long = (self._factors(f"rope_factors_{name}.weight") for name in ("short", "long"))
+        if short is not None and long is not None:
+            return short, long
+        if short is not None or long is not None:
+            what = "of rope_factors_short.weight and rope_factors_long.weight only one is there"
+            raise ModelLoadError(f"{self.path}: {what}.", "Take another conversion.")
+        return None
+
+    def _factors(self, name: str) -> tuple[float, ...] | None:
+        """Of the rotary frequencies."""
+        tensor = self.files.tensors.get(name)
         if tensor is None:
             return None
         if tensor.qtype != "F32" or len(tensor.shape) != 1:
-            raise ModelLoadError(f"{self.path}: rope_freqs.weight is not a vector of F32.", "Take another conversion.")
+            raise ModelLoadError(f"{self.path}: {name} is not a vector of F32.", "Take another conversion.")
         return tuple(self.files.data(tensor.name).tolist())

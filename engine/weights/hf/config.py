@@ -8,25 +8,82 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf import bamba, gemma, llama, qwen3_5
+from engine.weights.hf import (
+    bamba,
+    borrowed,
+    cohere,
+    deepseek,
+    gemma,
+    gemma4,
+    glm,
+    granite_hybrid,
+    lfm2,
+    llama,
+    mixtures,
+    olmo,
+    phi3,
+    qwen3_5,
+    ungated,
+)
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
     "mistral": llama.mistral,
+    "ministral": llama.ministral,
+    "ministral3": llama.ministral3,
     "qwen2": llama.qwen2,
+    "qwen2_vl_text": llama.qwen2,
+    "qwen2_5_vl_text": llama.qwen2,
     "qwen3": llama.qwen3,
+    "qwen3_vl_text": llama.qwen3,
     "qwen3_5_text": qwen3_5.qwen3_5,
+    "gemma": gemma.gemma,
+    "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
+    "gemma4_text": gemma4.gemma4,
+    "phi3": phi3.phi3,
+    "olmo2": olmo.olmo2,
+    "olmo3": olmo.olmo3,
+    "exaone4": olmo.exaone4,
+    "smollm3": llama.smollm3,
+    "granite": llama.granite,
+    "seed_oss": llama.seed_oss,
+    "ernie4_5": llama.ernie4_5,
+    "arcee": ungated.arcee,
+    "stablelm": ungated.stablelm,
+    "starcoder2": ungated.starcoder2,
+    "nemotron": ungated.nemotron,
+    "cohere": cohere.cohere,
+    "cohere2": cohere.cohere2,
+    "glm": glm.glm,
+    "glm4": glm.glm4,
     "bamba": bamba.bamba,
+    "deepseek_v2": deepseek.deepseek_v2,
+    "deepseek_v3": deepseek.deepseek_v3,
+    "mixtral": mixtures.mixtral,
+    "qwen2_moe": mixtures.qwen2_moe,
+    "qwen3_moe": mixtures.qwen3_moe,
+    "gpt_oss": mixtures.gpt_oss,
+    "glm4_moe": mixtures.glm4_moe,
+    "qwen3_next": qwen3_5.qwen3_next,
+    "qwen3_5_moe_text": qwen3_5.qwen3_5_moe,
+    "lfm2": lfm2.lfm2,
+    "lfm2_moe": lfm2.lfm2_moe,
+    "granitemoehybrid": granite_hybrid.granitemoehybrid,
 }
 """By model_type."""
 
 TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "gemma3": ("gemma3_text", gemma.GEMMA3_TEXT),
+    "gemma4": ("gemma4_text", gemma4.TEXT),
     "qwen3_5": ("qwen3_5_text", qwen3_5.TEXT),
+    "qwen3_5_moe": ("qwen3_5_moe_text", qwen3_5.MOE_TEXT),
+    "qwen2_vl": ("qwen2_vl_text", llama.QWEN2_VL_TEXT),
+    "qwen2_5_vl": ("qwen2_5_vl_text", llama.QWEN2_VL_TEXT),
+    "qwen3_vl": ("qwen3_vl_text", llama.QWEN3_VL_TEXT),
+    "mistral3": ("mistral", {}),
 }
 """Models that also see images -> the type of their text half, and what it has where its configuration is silent."""
 
@@ -37,18 +94,18 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
     model_type = fields.text("model_type")
     if model_type in TEXT_HALVES:
         return from_hf(_text_config(fields, model_type), f"{source}: text_config")
-    if model_type not in READERS:
-        raise ModelLoadError(
-            f"{source}: models of type {model_type} are not supported.", f"Supported: {', '.join((*READERS, *TEXT_HALVES))}."
-        )
-    return READERS[model_type](fields)
+    return READERS.get(model_type, borrowed.borrowed)(fields)
 
 
 def _text_config(fields: Fields, model_type: str) -> Mapping[str, Any]:
     text = fields.section("text_config").values
+    if not text and model_type in ("qwen2_vl", "qwen2_5_vl"):  # older files have its fields among those of the whole
+        text = {name: value for name, value in fields.values.items() if name not in ("model_type", "vision_config")}
     if not text:
         raise fields.bad("text_config", "is missing")
     if text.get("model_type") == model_type:
         raise fields.bad("text_config", "is a model with images again, instead of the text half of this one")
     text_type, defaults = TEXT_HALVES[model_type]
-    return {"model_type": text_type, **defaults, **{name: value for name, value in text.items() if value is not None}}
+    tied = {"tie_word_embeddings": True} if fields.flag("tie_word_embeddings", False) else {}  # the whole model's wins
+    given = {name: value for name, value in text.items() if value is not None}
+    return {"model_type": text_type, **defaults, **given, **tied}

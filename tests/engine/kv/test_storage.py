@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from engine.kv.groups import KVGroup
-from engine.kv.storage import GroupStorage, HostStorage, KVStorage, token_bytes
+from engine.kv.storage import GroupStorage, HostStorage, JoinedStorage, KVStorage, token_bytes
 from engine.kv.tiers.connector import Holdings
 from engine.kv.tiers.disk import DiskStore
 from engine.kv.tiers.disk_tier import DiskTier
 from engine.types import Moves
+from engine.weights.config import KVShape
 from kernels import registry
 from kernels.ops import Impl
 from kernels.reference import copy_blocks
@@ -24,7 +25,8 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, tor
 
 
 def _storage(dtype: torch.dtype = torch.float32) -> KVStorage:
-    storage = KVStorage(N_LAYERS, N_BLOCKS, BLOCK_SIZE, N_HEADS, HEAD_DIM, dtype, torch.device("cpu"))
+    shape = KVShape(N_HEADS, HEAD_DIM, HEAD_DIM)
+    storage = KVStorage(N_LAYERS, N_BLOCKS, BLOCK_SIZE, shape, dtype, torch.device("cpu"))
     for i in range(N_LAYERS):
         for j, plane in enumerate(_planes(storage, i)):
             for block in range(N_BLOCKS):
@@ -113,7 +115,7 @@ def test_a_slots_memory_is_all_of_a_block_and_can_be_filled(dtype: torch.dtype) 
     host = _host(storage, 2)
     host.move([Moves(demotions=((3, 0),))])
     pieces = [bytes(piece) for piece in host.buffers(0)]
-    assert sum(map(len, pieces)) == N_LAYERS * BLOCK_SIZE * token_bytes(N_HEADS, HEAD_DIM, dtype)
+    assert sum(map(len, pieces)) == N_LAYERS * BLOCK_SIZE * token_bytes(KVShape(N_HEADS, HEAD_DIM, HEAD_DIM), dtype)
     for piece, content in zip(host.buffers(1), pieces, strict=True):
         piece[:] = content
     host.move([Moves(promotions=((1, 0),))])
@@ -145,3 +147,61 @@ def test_blocks_are_known_on_disk_to_the_next_process_and_to_the_bit(tmp_path: P
     assert again.holdings() == Holdings(2, on_disk, 1 << 20, read_bytes=payload, written_bytes=0)
     host.move([Moves(promotions=((2, 3), (3, 4)))])
     assert _blocks(storage) == [[*blocks[:3], blocks[1], blocks[2]] for blocks in before]
+
+
+def _numbers(plane: torch.Tensor) -> torch.Tensor:
+    """What holds any number below 128: of E4M3 its bits."""
+    return plane.view(torch.int8) if plane.dtype.itemsize == 1 else plane
+
+
+LATENT = KVShape(1, 24, 16, latent=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_latent_values_are_the_end_of_the_keys_and_are_kept_once(dtype: torch.dtype) -> None:
+    storage = KVStorage(2, N_BLOCKS, BLOCK_SIZE, LATENT, dtype, torch.device("cpu"))
+    k, v, scales = storage.layer(1)
+    assert k.shape == (N_BLOCKS, BLOCK_SIZE, 1, 24) and v.shape == (N_BLOCKS, BLOCK_SIZE, 1, 16)
+    _numbers(k).copy_(torch.arange(24))
+    assert _numbers(v)[3, 5, 0].tolist() == list(range(8, 24))
+    for scale in scales or ():
+        scale[:] = torch.arange(N_BLOCKS)[:, None, None]
+    k[4] = 0
+    storage.copy([(3, 4)])
+    assert torch.equal(k[4].float(), k[3].float()) and (scales is None or (scales[1][4] == 3).all())
+    host = _host_of(storage, 2)
+    assert sum(map(len, host.buffers(1))) == 2 * BLOCK_SIZE * token_bytes(LATENT, dtype)
+
+
+def _host_of(storage: KVStorage | JoinedStorage, n_layers: int) -> HostStorage:
+    return HostStorage(GroupStorage({KVGroup(n_blocks=N_BLOCKS, layers=tuple(range(n_layers))): storage}), [3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layers_whose_heads_differ_share_a_table_and_move_together(dtype: torch.dtype) -> None:
+    shapes = {(0, 2): KVShape(2, 8, 8), (1,): KVShape(1, 24, 16), (3,): LATENT}
+    sizes = N_BLOCKS, BLOCK_SIZE
+    storage = JoinedStorage(
+        {layers: KVStorage(len(layers), *sizes, shape, dtype, torch.device("cpu")) for layers, shape in shapes.items()}
+    )
+    by_layer = [next(shape for layers, shape in shapes.items() if layer in layers) for layer in range(4)]
+    for layer, shape in enumerate(by_layer):
+        k, v, _ = storage.layer(layer)
+        assert (*k.shape[2:], v.shape[3]) == (shape.n_heads, shape.key_dim, shape.value_dim)
+        for block in range(N_BLOCKS):
+            _numbers(k)[block] = _numbers(v)[block] = 10 * layer + block
+    host = _host_of(storage, 4)
+    host.move([Moves(demotions=((3, 0),), promotions=((0, 1),))])
+    storage.copy([(3, 4)])
+    for layer in range(4):
+        for plane in storage.layer(layer)[:2]:
+            assert _numbers(plane)[:, 0, 0, 0].tolist() == [10 * layer + block for block in (0, 3, 2, 3, 3)]
+    n_bytes = sum(token_bytes(shape, dtype) for shape in by_layer)
+    assert sum(map(len, host.buffers(0))) == BLOCK_SIZE * n_bytes
+
+
+def test_a_layer_that_shares_reads_the_keys_and_values_of_another() -> None:
+    storage = _storage()
+    joined = GroupStorage({KVGroup(n_blocks=N_BLOCKS, layers=(0, 1, 3)): storage}, sources=(0, 1, 0, 3, 1))
+    assert joined.layer(2) is joined.layer(0) and joined.layer(4) is joined.layer(1) is storage.layer(1)
+    assert [joined.group(i) for i in range(5)] == [0] * 5

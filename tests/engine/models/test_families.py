@@ -11,10 +11,30 @@ from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
 from tests.engine.models import tiny
+from tests.engine.models.dense import DENSE
 from tests.engine.runner.feeding import logits_of
 
 PROMPTS = [random.Random(n).choices(range(99), k=n) for n in (64, 1, 16, 37, 5)]
 """Lengths at, above and below borders of blocks and windows."""
+
+LATENT = {
+    **{"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24},
+    **{"num_key_value_heads": 4, "first_k_dense_replace": 3, "num_hidden_layers": 3},
+}
+YARN = {
+    **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16},
+    **{"mscale": 0.7, "mscale_all_dim": 1.3, "beta_fast": 32, "beta_slow": 1},
+}
+
+EXPERTS = {
+    **{"first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48},
+    **{"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "routed_scaling_factor": 1.7},
+}
+
+GEMMA4 = {
+    **{"head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 6, "sliding_window": 9},
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+}
 
 MODELS = {
     "llama": ("llama", {}),
@@ -68,8 +88,33 @@ MODELS = {
             **{"mamba_n_groups": 2, "mamba_chunk_size": 16},
         },
     ),
+    **{
+        f"deepseek v{v}, {what}": (f"deepseek_v{v}", {**LATENT, **settings})
+        for v in (2, 3)
+        for what, settings in {
+            "latent queries": {"q_lora_rank": 24},
+            "plain queries, biases": {"q_lora_rank": None, "attention_bias": True},
+            "yarn": {"q_lora_rank": 24, "rope_parameters": YARN},
+            "experts": {"q_lora_rank": 24, **EXPERTS},
+        }.items()
+    },
+    "deepseek v2, experts by groups": ("deepseek_v2", {**LATENT, **EXPERTS, "topk_method": "group_limited_greedy"}),
+    "deepseek v3, turned by halves": ("deepseek_v3", {**LATENT, "q_lora_rank": 24, "rope_interleave": False}),
+    "gemma4": ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 0}),
+    "gemma4, an embedding for each layer, shared keys": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 99, "num_kv_shared_layers": 3}
+        | {"use_double_wide_mlp": True},
+    ),
+    "gemma4, experts, values that are keys, soft cap": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+        | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 48}
+        | {"final_logit_softcapping": 3.0},
+    ),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": 6}),
+    **DENSE,
 }
 
 
@@ -84,15 +129,17 @@ def test_logits_equal_those_of_transformers_whole_and_in_chunks(name, tmp_path) 
             assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
 
 
-def test_every_part_of_the_tiny_models_matters_to_their_logits(tmp_path) -> None:
+@pytest.mark.parametrize("name", ["gemma3", *DENSE])
+def test_every_part_of_the_tiny_models_matters_to_their_logits(name, tmp_path) -> None:
     """Otherwise the comparison above would not notice one that is left out."""
-    model = tiny.saved(tmp_path, "gemma3_text", head_dim=16, sliding_window=9)
+    family, settings = MODELS[name]
+    model = tiny.saved(tmp_path, family, **settings)
     generator = torch.Generator().manual_seed(0)
     before = tiny.logits(model, PROMPTS[:1])[0]
     for name, parameter in model.named_parameters():
         kept = parameter.detach().clone()
         with torch.no_grad():
-            parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=generator))
+            parameter.mul_(1 + 0.5 * torch.randn(parameter.shape, generator=generator))
             changed = tiny.logits(model, PROMPTS[:1])[0]
             parameter.copy_(kept)
         assert (changed - before).abs().max() > 1e-3 * before.abs().max(), name

@@ -17,13 +17,18 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
+    "pad_token_id": None,
 }
+
+
+def configured(family: str, **settings: Any) -> transformers.PreTrainedConfig:
+    return transformers.AutoConfig.for_model(family, **{**SIZES, **settings})
 
 
 def saved(path: Path, family: str, **settings: Any) -> transformers.PreTrainedModel:
     """A model in float32, the same each time, saved into `path` as a folder of config.json and safetensors."""
     torch.manual_seed(7)
-    config = transformers.AutoConfig.for_model(family, **{**SIZES, **settings})
+    config = configured(family, **settings)
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(11)
@@ -31,6 +36,9 @@ def saved(path: Path, family: str, **settings: Any) -> transformers.PreTrainedMo
         for parameter in model.parameters():
             # Wide enough for attention to be far from even, and for biases and norm weights to be felt.
             parameter.add_(torch.randn(parameter.shape, generator=generator) * (0.2 if parameter.dim() == 2 else 0.3))
+        for name, buffer in model.named_buffers():
+            if name.endswith(("bias", "layer_scalar")):  # by which experts are chosen, and gemma4's layers end
+                buffer.add_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model.save_pretrained(path)
     return model
 

@@ -11,7 +11,7 @@ from app.options import options_of
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.runner import memory
-from engine.weights.config import ModelConfig, RopeConfig
+from engine.weights.config import KVShape, ModelConfig, RopeConfig
 
 GIB = 1 << 30
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -75,6 +75,21 @@ def test_a_block_of_8_bits_has_a_quarter_of_the_bytes_and_int8_its_scales() -> N
     assert block_bytes(torch.float32) == 16 * 16 * 1024
     assert block_bytes(torch.float8_e4m3fn) == 16 * 16 * 1024 // 4
     assert block_bytes(torch.int8) == 16 * (16 * 1024 // 4 + 2 * 16 * 2 * 4)
+
+
+def test_layers_are_grouped_by_what_they_see_and_each_counts_the_bytes_of_its_own_heads() -> None:
+    small, wide, latent = KVShape(2, 64, 64), KVShape(1, 128, 128), KVShape(1, 576, 512, latent=True)
+    of = model(
+        kv_shapes=(small, wide, latent, small) * 4,
+        windows=(512, 0, 0, 512) * 4,
+        kv_sources=(*range(12), 8, 9, 10, 11),
+    )
+    whole, window = memory.kv_groups(of, 16, torch.float16, 8192)
+    assert whole.layers == (1, 2, 5, 6, 9, 10) and window.layers == (0, 3, 4, 7, 8, 11) and window.window == 512
+    assert whole.block_bytes == 16 * 2 * 3 * (2 * 128 + 576)
+    assert window.block_bytes == 16 * 2 * 6 * (2 * 2 * 64)
+    (together,) = memory.kv_groups(of, 16, torch.int8, 512)
+    assert together.block_bytes == 16 * (6 * 4 * (64 + 4) + 3 * 2 * (128 + 4) + 3 * (576 + 4))
 
 
 def test_weights_activations_and_cache_stay_within_the_stated_share() -> None:

@@ -30,7 +30,7 @@ struct Sequence {
         const int64_t head = size * BLOCK, block = HEADS * head;
         const Plane keys{reinterpret_cast<char*>(k.data()), block, 1, head, BLOCK};
         const Plane values{reinterpret_cast<char*>(v.data()), block, size, head, 1};
-        shape = {{keys, values, {}, {}, CacheType::f32, BLOCK}, size, GROUP, window, 1 / std::sqrt(float(size)), cap, size % 16 == 0};
+        shape = {{keys, values, {}, {}, CacheType::f32, BLOCK}, size, size, GROUP, window, 1 / std::sqrt(float(size)), cap, size % 16 == 0};
         for (int64_t i = CONTEXT; i < n_blocks() * BLOCK; ++i) {
             for (int64_t d = 0; d < size; ++d) {
                 k[key(1, i, d)] = v[value(1, i, d)] = std::numeric_limits<float>::quiet_NaN();

@@ -1,0 +1,186 @@
+"""Transformers' own classes as decoders: which of them can be run here, and how their attention is handed to a function of ours.
+
+Imports transformers only when such a model is opened.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import ModelLoadError
+
+NAME = "pagewell"
+"""Of our function, among transformers' implementations of attention."""
+
+_FOREIGN = ("auto_map", "trust_remote_code", "attn_implementation", "_attn_implementation", "experts_implementation", "dtype")
+"""Of a configuration: what names code elsewhere, or how transformers is to compute."""
+_SEEN = {"full_attention": False, "sliding_attention": True}
+"""Layer types, and whether those have the configuration's window."""
+_MOVING = ("dynamic", "longrope")
+"""Rope types whose angles depend on what else is computed with a token."""
+_HINT = "Take a GGUF or safetensors model of a family that Pagewell has a file for."
+
+
+class Call(NamedTuple):
+    """What a layer's attention is asked."""
+
+    layer: int
+    q: Tensor
+    """[n, H, D], turned already, as k is."""
+    k: Tensor
+    """[n, Hkv, D]"""
+    v: Tensor
+    """[n, Hkv, Dv]"""
+    scale: float
+    window: int
+    """0: none that the call names."""
+    soft_cap: float
+    sinks: Tensor | None
+
+
+_attend: ContextVar[Callable[[Call], Tensor]] = ContextVar("attend")
+_patching = threading.Lock()
+
+
+@contextmanager
+def attending(fn: Callable[[Call], Tensor]) -> Iterator[None]:
+    """While entered, fn computes what layers of this thread ask: it returns [n, H, Dv]."""
+    token = _attend.set(fn)
+    try:
+        yield
+    finally:
+        _attend.reset(token)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """As transformers calls it: query [1, H, n, D], key and value [1, Hkv, n, ...] -> [1, n, H, Dv]."""
+    if attention_mask is not None or others.get("position_bias") is not None:
+        raise NotImplementedError("its attention adds something of its own to scores")
+    if others.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        raise NotImplementedError("its attention looks ahead")
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    return _attend.get()(Call(module.layer_idx, q, k, v, scale, sliding_window or 0, softcap or 0.0, s_aux))[None], None
+
+
+def opened(values: Mapping[str, Any], source: str) -> tuple[type[nn.Module], Any]:
+    """The class and the configuration of a model, by config.json. Raises ModelLoadError, which says why it cannot be run."""
+    from transformers import AttentionInterface
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    model_type = values["model_type"]
+
+    def bad(why: str) -> ModelLoadError:
+        return ModelLoadError(f"{source}: models of type {model_type} are not supported: {why}.", _HINT)
+
+    if model_type not in CONFIG_MAPPING:
+        raise bad("neither Pagewell nor transformers knows them")
+    try:
+        config = CONFIG_MAPPING[model_type].from_dict({k: v for k, v in values.items() if k not in _FOREIGN})
+    except Exception as error:  # of many kinds, for classes check their fields in many ways
+        raise bad(f"transformers does not take the configuration ({error})") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or getattr(config, "is_encoder_decoder", False):
+        raise bad("transformers has no decoder for them that generates text")
+    cls = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if getattr(cls, "_is_stateful", False) or not set(getattr(config, "layer_types", None) or ()) <= _SEEN.keys():
+        raise bad("some layers keep a state, or see the text in another way than all of it or a window")
+    if not hasattr(sys.modules[cls.__module__], "ALL_ATTENTION_FUNCTIONS"):
+        raise bad("transformers' class keeps its attention to itself")
+    ropes = getattr(config, "rope_parameters", None) or {}
+    for rope in (ropes, *(rope for rope in ropes.values() if isinstance(rope, Mapping))):
+        if rope.get("rope_type") in _MOVING:
+            raise bad(f"angles of the rope type {rope['rope_type']} depend on the length of the longest text of a batch")
+    AttentionInterface.register(NAME, _attention)
+    config._attn_implementation = NAME
+    return cls, config
+
+
+def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tuple[int, int]]:
+    """The configuration, each layer's call in order of layers, of tensors without data, and (hidden size, vocabulary).
+
+    Two tokens go through a model without weights. Raises ModelLoadError, as opened does.
+    """
+    cls, config = opened(values, source)
+    calls: dict[int, list[Call]] = {}
+
+    def note(call: Call) -> Tensor:
+        calls.setdefault(call.layer, []).append(call)
+        return call.q.new_empty(*call.q.shape[:2], call.v.shape[-1])
+
+    try:
+        with torch.device("meta"), torch.no_grad(), attending(note):
+            model = cls(config).eval()
+            ids = torch.zeros(1, 2, dtype=torch.int64)
+            where = torch.arange(2)[None]
+            hidden = model.get_decoder()(input_ids=ids, position_ids=where, use_cache=False).last_hidden_state
+            vocab_size = model.get_output_embeddings().weight.shape[0]
+            stored_names(model)
+    except Exception as error:  # whatever a class of others may raise
+        why = f"transformers' class cannot be run on a paged cache ({type(error).__name__}: {error})"
+        raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT) from error
+    n_layers = config.num_hidden_layers
+    if sorted(calls) != list(range(n_layers)) or any(len(of_one) > 1 for of_one in calls.values()):
+        why = "not every layer has attention, or one has it more than once"
+        raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT)
+    types = getattr(config, "layer_types", None)
+
+    def with_window(call: Call) -> Call:
+        return call._replace(window=config.sliding_window) if types and _SEEN[types[call.layer]] else call
+
+    return config, [with_window(calls[i][0]) for i in range(n_layers)], (hidden.shape[-1], vocab_size)
+
+
+def stored_names(model: nn.Module) -> Callable[[str], str]:
+    """From a name in the class to the one in files. Raises NotImplementedError where files have other tensors than the class."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import PrefixChange, WeightConverter
+
+    changes = [change for change in get_model_conversion_mapping(model, add_legacy=False) if not isinstance(change, PrefixChange)]
+    if any(isinstance(change, WeightConverter) for change in changes):
+        raise NotImplementedError("files have its tensors in other pieces")
+    renamings = [change.reverse_transform() for change in reversed(changes)]
+
+    def stored(name: str) -> str:
+        for renaming in renamings:
+            name, _ = renaming.rename_source_key(name)
+        return name
+
+    return stored
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """While entered, modules of any thread are made with parameters that have no data, and with buffers that have."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:  # one that is, another module has too
+            parameter = nn.Parameter(parameter.to("meta"), requires_grad=False)
+        register(module, name, parameter)
+
+    with _patching:
+        nn.Module.register_parameter = on_meta
+        try:
+            yield
+        finally:
+            nn.Module.register_parameter = register

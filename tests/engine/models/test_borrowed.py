@@ -1,0 +1,110 @@
+"""Families that have no file of ours: transformers' class on our cache gives its logits, or is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ModelLoadError
+from engine.models import transformers_fallback
+from engine.runner.runner import ModelRunner
+from engine.weights.loader import open_checkpoint
+from tests.engine.models import tiny
+from tests.engine.models.test_families import PROMPTS
+from tests.engine.runner.feeding import logits_of
+
+MODELS = {
+    "gpt_neox": ("gpt_neox", {"hidden_act": "gelu", "attention_bias": True}),
+    "helium": ("helium", {"head_dim": 16}),
+    "apertus, numbers without a dim": ("apertus", {}),
+    "gpt2, matrices turned, tied": ("gpt2", {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 64}),
+    "vaultgemma, embedding of its own kind, windows, soft caps": (
+        "vaultgemma",
+        {"head_dim": 16, "sliding_window": 9, "attn_logit_softcapping": 4.0, "final_logit_softcapping": 3.0},
+    ),
+}
+
+REFUSED = {
+    "a state": ("mamba", {}, "keep a state"),
+    "attention of its own": ("falcon", {}, "keeps its attention to itself"),
+    "both directions": ("bert", {}, "looks ahead"),
+    "something added to scores": ("doge", {}, "adds something of its own"),
+    "two calls in a layer": ("diffllama", {}, "more than once"),
+    "files of another form": ("jetmoe", {}, "cannot be run on a paged cache"),
+    "angles that move": (
+        "gpt_neox",
+        {"hidden_act": "gelu", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+        "dynamic",
+    ),
+}
+
+
+def runner(folder: Path) -> ModelRunner:
+    return ModelRunner(EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact"), open_checkpoint(folder))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_transformers_whole_and_in_chunks(name: str, tmp_path: Path) -> None:
+    family, settings = MODELS[name]
+    expected = tiny.logits(tiny.saved(tmp_path, family, **settings), PROMPTS)
+    ours = runner(tmp_path)
+    for most in (64, 7):
+        for got, theirs in zip(logits_of(ours, PROMPTS, most=most), expected, strict=True):
+            assert got.dtype == torch.float32
+            assert (got - theirs).abs().max() < 1e-4 * theirs.abs().max()
+
+
+def test_layers_with_a_window_keep_no_more(tmp_path: Path) -> None:
+    family, settings = MODELS["vaultgemma, embedding of its own kind, windows, soft caps"]
+    tiny.saved(tmp_path, family, **settings, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+    assert [(group.window, group.layers) for group in runner(tmp_path).kv_groups] == [(0, (1,)), (9, (0, 2))]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_run_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    family, settings, reason = REFUSED[name]
+    tiny.configured(family, **settings).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(bytes(8))
+    with pytest.raises(ModelLoadError, match=reason) as error:
+        open_checkpoint(tmp_path)
+    assert family in error.value.message and "config.json" in error.value.message
+
+
+def test_a_type_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "spiral"}')
+    with pytest.raises(ModelLoadError, match="type spiral are not supported: neither Pagewell nor transformers"):
+        open_checkpoint(tmp_path)
+
+
+def test_code_that_a_checkpoint_names_is_not_run(tmp_path: Path) -> None:
+    tiny.saved(tmp_path, "helium", head_dim=16)
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            json.loads((tmp_path / "config.json").read_text())
+            | {"auto_map": {"AutoModelForCausalLM": "evil.Model"}, "_attn_implementation": "some/kernel"}
+        )
+    )
+    (tmp_path / "evil.py").write_text("raise SystemExit('run')")
+    assert logits_of(runner(tmp_path), PROMPTS[:1], most=64)
+
+
+def test_it_is_said_once_that_the_generic_path_runs_and_what_stays_dense(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transformers_fallback._explain.cache_clear()
+    tiny.saved(tmp_path, "vaultgemma", head_dim=16)
+    for _ in range(2):
+        runner(tmp_path)
+    said = [record.message for record in caplog.records if "has no file for models of type" in record.message]
+    assert len(said) == 1 and "vaultgemma" in said[0] and "6,336 of its weights are kept dense" in said[0]
+
+
+def test_transformers_is_not_imported_for_families_that_have_a_file() -> None:
+    code = "import sys, engine.llm, engine.models.registry, engine.weights.loader; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
