@@ -58,8 +58,8 @@ def pack(weight: Weight) -> PackedWeight:
     apart: tuple[int, ...] = ()
     if weight.qtype in SCALED:
         scales, zeros, order = whole(weight.scales), whole(weight.zeros), whole(weight.order)
-        if zeros is not None and zeros.dtype == torch.int16 and zeros.abs().amax() > _MOST_ZERO:
-            raise ValueError(f"Zero points of {weight.qtype} are -{_MOST_ZERO} to {_MOST_ZERO}, not {zeros.abs().amax()}.")
+        if zeros is not None and zeros.dtype == torch.int16 and zeros.int().abs().amax() > _MOST_ZERO:
+            raise ValueError(f"Zero points of {weight.qtype} are -{_MOST_ZERO} to {_MOST_ZERO}, not {zeros.int().abs().amax()}.")
         apart = address(scales), address(zeros), weight.group, address(order)
     return PackedWeight(
         weight.qtype, weight.shape, native.Packed(weight.qtype, *weight.shape, data.data_ptr(), row_bytes, *apart)
