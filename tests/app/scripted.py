@@ -56,7 +56,7 @@ class ScriptedEngine:
 
     def __init__(self, *, has_template: bool = True, refusal: PagewellError | None = None) -> None:
         self.answers: list[Answer] = []
-        self.info = SimpleNamespace(name="scripted", max_model_len=4096)
+        self.info = SimpleNamespace(name="scripted", max_model_len=4096, memory_note="limited by <what> is free")
         self.template = SimpleNamespace(render=_render, stop=("<user>",)) if has_template else None
         self.tokenizer = SimpleNamespace(
             encode=lambda text, *, add_special: list(map(ord, text)), at_least=lambda text: len(text) // 100

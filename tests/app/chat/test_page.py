@@ -19,6 +19,7 @@ from ui.render import STATIC
 async def test_an_empty_page_names_the_model_its_window_and_three_beginnings(site: Site) -> None:
     html = await site.page()
     assert "scripted-1B" in html and "4,096 tokens" in html
+    assert 'title="limited by &lt;what&gt; is free"' in html, "what limited the window"
     assert html.count('hx-post="/ui/chats" hx-target="#chat"') == 4, "three suggestions and the composer"
 
 
