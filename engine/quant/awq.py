@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
@@ -62,5 +63,7 @@ def _load(tensors: Tensors, parts: tuple[str, ...], stored: int, group: int) -> 
 
 def _values(words: Tensor) -> Tensor:
     """int32 [in, out / 8] -> uint8 [out, in]"""
-    values = unpack(words, BITS, words.shape[1] * 8)
-    return values.unflatten(1, (-1, 8))[:, :, _PLACES].flatten(1).T
+    in_order = torch.zeros_like(words)
+    for i, place in enumerate(_PLACES):
+        in_order |= (words >> 4 * place & 15) << 4 * i
+    return unpack(in_order, BITS, words.shape[1] * 8).T.contiguous()

@@ -152,7 +152,8 @@ def unpack(words: Tensor, bits: int, n_values: int) -> Tensor:
 
 def nibbles(values: Tensor) -> Tensor:
     """uint8 [rows, n], each below 16 -> uint8 [rows, n / 2], the first of two in the low nibble."""
-    return values[:, ::2] | values[:, 1::2] << 4
+    pairs = values.contiguous().view(torch.int16)
+    return (pairs | pairs >> 4).to(torch.uint8)
 
 
 def integers(q: Tensor, zeros: Tensor | None, scales: Tensor, bits: int, order: Tensor | None = None) -> Weight:
@@ -161,13 +162,30 @@ def integers(q: Tensor, zeros: Tensor | None, scales: Tensor, bits: int, order: 
     q uint8 [out, in], of `bits`; zeros integers [out, in / group], up to 2^bits, None for 2^(bits - 1); scales float32. Both are
     moved so that the middle of their range is that of the type, which has no zeros where all are there.
     """
-    qtype, middle = ("INT4", 8) if bits <= 4 else ("INT8", 0)
-    moved = middle - (1 << bits - 1)
-    if zeros is not None:
-        zeros = zeros.to(torch.int16) + moved
-        zeros = None if (zeros == middle).all() else zeros.to(ZEROS[qtype]).contiguous()
-    data = nibbles(q + moved) if qtype == "INT4" else (q ^ 128 if bits == 8 else q - (1 << bits - 1)).view(torch.int8)
-    return Weight(qtype, tuple(q.shape), data.contiguous(), scales, zeros, order)
+    qtype, moved = ("INT4", 8 - (1 << bits - 1)) if bits <= 4 else ("INT8", -(1 << bits - 1))
+    data = nibbles(q + moved if moved else q) if qtype == "INT4" else (q ^ 128 if bits == 8 else q + moved).view(torch.int8)
+    return Weight(qtype, tuple(q.shape), data.contiguous(), scales, _points(zeros, qtype, moved), order)
+
+
+def packed_integers(
+    words: Tensor, n_in: int, zeros: Tensor | None, scales: Tensor, bits: int, order: Tensor | None = None
+) -> Weight:
+    """`integers` of int32 [out, words] as of `unpack`, columns in `order`. Those of four bits lie as INT4 has them already."""
+    if bits == 4 and order is None:
+        data = words.contiguous().view(torch.uint8)[:, : n_in // 2].contiguous()
+        return Weight("INT4", (words.shape[0], n_in), data, scales, _points(zeros, "INT4", 0))
+    q = unpack(words, bits, n_in)
+    if order is not None:
+        return integers(q[:, order], zeros, scales, bits, order.int())
+    return integers(q, zeros, scales, bits)
+
+
+def _points(zeros: Tensor | None, qtype: str, moved: int) -> Tensor | None:
+    """As a Weight has them: none where all are in the middle."""
+    if zeros is None:
+        return None
+    zeros = zeros.to(torch.int16) + moved
+    return None if (zeros == (8 if qtype == "INT4" else 0)).all() else zeros.to(ZEROS[qtype]).contiguous()
 
 
 def scale_values(stored: Tensor) -> Tensor:

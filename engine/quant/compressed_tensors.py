@@ -33,8 +33,8 @@ from engine.quant.base import (
     Tensors,
     bad,
     group_of,
-    integers,
     modules,
+    packed_integers,
     regroup,
     require,
     scale_values,
@@ -198,14 +198,12 @@ def _load_packed(
     words, scales, *zeros = (tensors.tensor(name) for name in parts)
     n_out, n_in = shape
     scales = _rows(scales.float(), n_out)
-    q = unpack(words, bits, n_in)
     points = unpack(zeros[0].T, bits, n_out).T if zeros else None
     order = None
     if index is not None:
         order = column_order(tensors, index, tensors.tensor(index).long(), stored, scales.shape[1])
-        q = q if order is None else q[:, order]
     points = None if points is None else regroup(points, stored, group, n_in)
-    return integers(q, points, regroup(scales, stored, group, n_in), bits, None if order is None else order.int())
+    return packed_integers(words, n_in, points, regroup(scales, stored, group, n_in), bits, order)
 
 
 def _plain(scheme: Scheme, tensors: Tensors, module: str) -> Matrix:

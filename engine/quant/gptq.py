@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
-from engine.quant.base import FLOATS, Found, Matrix, Tensors, bad, group_of, integers, modules, regroup, require, unpack
+from engine.quant.base import FLOATS, Found, Matrix, Tensors, bad, group_of, modules, packed_integers, regroup, require, unpack
 from engine.weights.fields import Fields
 from kernels.ops import Weight
 
@@ -90,13 +90,10 @@ def _matrix(config: Fields, tensors: Tensors, module: str, bits: int, group: int
 def _load(tensors: Tensors, parts: tuple[str, ...], bits: int, stored: int, group: int, offset: int) -> Weight:
     words, packed_zeros, factors, *index = (tensors.tensor(name) for name in parts)
     n_in, n_out = words.shape[0] * 32 // bits, words.shape[1]
-    q = unpack(words.T, bits, n_in)
     zeros = unpack(packed_zeros, bits, n_out).T.to(torch.int16) + offset
     order = column_order(tensors, parts[-1], index[0].long(), stored, zeros.shape[1]) if index else None
-    if order is not None:
-        q = q[:, order]
     zeros, scales = (regroup(values, stored, group, n_in) for values in (zeros, factors.T.float()))
-    return integers(q, zeros, scales, bits, None if order is None else order.int())
+    return packed_integers(words.T, n_in, zeros, scales, bits, order)
 
 
 def column_order(tensors: Tensors, name: str, index: Tensor, stored: int, n_groups: int) -> Tensor | None:
