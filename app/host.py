@@ -78,7 +78,8 @@ class ModelHost:
         """A host for the model at `path`, a GGUF file or a folder."""
 
         folder = settings.engine.kv_disk_folder or str(paths.cache_dir() / "kv")
-        config = structs.replace(settings.engine, kv_disk_folder=folder)
+        weights = settings.engine.weights_disk_folder or str(paths.cache_dir() / "weights")
+        config = structs.replace(settings.engine, kv_disk_folder=folder, weights_disk_folder=weights)
 
         async def load(progress: Progress) -> AsyncEngine:
             return await AsyncEngine.load(path, config, progress)

@@ -16,6 +16,7 @@ from engine.errors import ConfigError
 
 KVCacheDtype = Literal["auto", "float32", "float16", "bfloat16", "fp8_e4m3", "int8"]
 PreemptionMode = Literal["auto", "swap", "recompute"]
+Quantization = Literal["auto", "none", "int8", "int4", "fp8", "nf4", "bitsandbytes"]
 Role = Literal["both", "prefill", "decode"]
 
 
@@ -105,11 +106,25 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Meta(description="Number format of activations. auto: float32 on a CPU."),
     ] = "auto"
     quantization: Annotated[
-        Literal["auto", "none"],
+        Quantization,
         Meta(
-            description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory."
+            description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory. "
+            "Others quantise a dense model at load, to about so many bits for each weight: int8, fp8: 8; int4, nf4: 4.6. "
+            "bitsandbytes: the same as nf4."
         ),
     ] = "auto"
+    weights_disk_space: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="Disk for weights that quantization made, of all models together, so that the next load need not. 0: "
+            "none. Default: a quarter of what is free there.",
+            extra={"unit": "bytes"},
+        ),
+    ] = None
+    weights_disk_folder: Annotated[
+        str | None,
+        Meta(description="Where they are kept. Default: the cache folder for `serve`, nowhere for the Python API."),
+    ] = None
     kernel_precision: Annotated[
         Literal["fast", "exact"],
         Meta(

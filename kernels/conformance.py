@@ -139,7 +139,7 @@ def _linear_cases(spec: OpSpec) -> Iterator[Case]:
         ) -> tuple[Any, ...]:
             x = torch.randn(n, n_in, generator=g).to(spec.dtype)
             bias = torch.randn(n_out, generator=g).to(spec.dtype) if n % 2 else None
-            return x, random_weight(spec.qtype, n_out, n_in, g, group, zeros=n != 3, order=n in (1, 9, 17)), bias
+            return x, random_weight(spec.qtype, n_out, n_in, g, group, zeros=n not in (3, 19), order=n in (1, 9, 17)), bias
 
         yield _case(spec, f"{n} rows, {n_out} x {n_in}{f' in groups of {group}' if group else ''}", build)
 
@@ -216,7 +216,46 @@ def _norm_add_cases(spec: OpSpec) -> Iterator[Case]:
         yield _case(spec, f"{n} x {h}", build)
 
 
+def _layer_norm_cases(spec: OpSpec) -> Iterator[Case]:
+    for shape, of_heads, bias in (
+        *(((1, 576), False, True), ((5, 2048), False, False), ((0, 64), False, True), ((2, 33), False, True)),
+        *(((7, 3, 64), False, False), ((3, 4, 80), True, False)),
+    ):
+
+        def build(
+            g: torch.Generator, shape: tuple[int, ...] = shape, of_heads: bool = of_heads, bias: bool = bias
+        ) -> tuple[Any, ...]:
+            x = torch.randn(shape, generator=g) + 3
+            x[:1] *= 100
+            if len(x) > 1:
+                x[-1] = 0
+            weight = torch.randn(shape[1:] if of_heads else shape[-1:], generator=g)
+            return x.to(spec.dtype), weight, torch.randn(shape[-1], generator=g) if bias else None, 1e-5
+
+        yield _case(spec, f"shape {shape}{', a weight for each head' if of_heads else ''}", build)
+
+
+def _add_cases(spec: OpSpec) -> Iterator[Case]:
+    for n, h in ((1, 576), (0, 64), (9, 33)):
+        yield _case(spec, f"{n} x {h}", lambda g, n=n, h=h: torch.randn(2, n, h, generator=g).to(spec.dtype).unbind())
+
+
+def _scale_rows_cases(spec: OpSpec) -> Iterator[Case]:
+    for shape in ((1, 64), (0, 3, 64), (9, 3, 33)):
+
+        def build(g: torch.Generator, shape: tuple[int, ...] = shape) -> tuple[Any, ...]:
+            x = torch.randn(shape, generator=g).to(spec.dtype)
+            return x, torch.rand(40, generator=g) + 1, torch.randint(0, 40, shape[:1], generator=g)
+
+        yield _case(spec, f"shape {shape}", build)
+
+
 def _activation_cases(spec: OpSpec) -> Iterator[Case]:
+    for n, f in ((0, 8), (1, 1536), (5, 33)):
+        yield _case(spec, f"{n} x {f}", lambda g, n=n, f=f: ((torch.randn(n, f, generator=g) * 10).to(spec.dtype),))
+
+
+def _gated_activation_cases(spec: OpSpec) -> Iterator[Case]:
     for n, f in ((0, 8), (1, 1536), (5, 33)):
 
         def build(g: torch.Generator, n: int = n, f: int = f) -> tuple[Any, ...]:
@@ -276,6 +315,7 @@ def _rope_cases(spec: OpSpec) -> Iterator[Case]:
         (7, 9, 3, d // 4 * 2, True),
         (0, 2, 1, d, True),
         (70, 4, 2, d, True),
+        (6, 4, 2, 0, False),
         (8, 4, 2, d, True),
     ):
 
@@ -485,10 +525,15 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "embedding": _embedding_cases,
     "rms_norm": _norm_cases,
     "rms_norm_add": _norm_add_cases,
+    "layer_norm": _layer_norm_cases,
+    "add": _add_cases,
+    "scale_rows": _scale_rows_cases,
     "rope_and_write_kv": _rope_cases,
     "paged_attention": _attention_cases,
-    "silu_mul": _activation_cases,
-    "gelu_tanh_mul": _activation_cases,
+    "silu_mul": _gated_activation_cases,
+    "gelu_tanh_mul": _gated_activation_cases,
+    "gelu_tanh": _activation_cases,
+    "relu_squared": _activation_cases,
     "copy_blocks": _copy_cases,
     "sample": _built(conformance_sample.sample_cases),
     "penalize": _built(conformance_sample.penalize_cases, 0),

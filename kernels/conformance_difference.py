@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 0.0, torch.int32: 0.0, torch.int64: 0.0}
+TOLERANCES = {
+    torch.float32: 1e-5,
+    torch.float16: 2e-3,
+    torch.bfloat16: 2e-2,
+    torch.float64: 0.0,
+    torch.int32: 0.0,
+    torch.int64: 0.0,
+}
 """Largest difference allowed, as a share of the largest value of the oracle's result."""
 
 BORDERLINE = 1e-3

@@ -29,9 +29,7 @@ def gated_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
     for i, (n, n_experts, n_used, width, size) in enumerate(_SIZES):
         for activation in ("clipped",) if i == 1 else ("silu", "clipped") if i == 2 else ("gelu_tanh",) if i == 3 else ("silu",):
 
-            def build(
-                g: torch.Generator, n=n, e=n_experts, k=n_used, f=width, h=size, activation=activation
-            ) -> tuple[Any, ...]:
+            def build(g: torch.Generator, n=n, e=n_experts, k=n_used, f=width, h=size, activation=activation) -> tuple[Any, ...]:
                 # Small enough for some to be within the limits.
                 x = (torch.randn(n, h, generator=g) / (16 if activation == "clipped" else 1)).to(spec.dtype)
                 gate, up = (random_weight(spec.qtype, e * f, h, g) for _ in range(2))
@@ -87,4 +85,21 @@ def add_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
         yield f"{n} x {h}{', gated' if gated else ''}", build
 
 
-CASES = {"experts_gated": gated_cases, "experts_down": down_cases, "route": route_cases, "add_gated": add_cases}
+def product_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
+    for n, f in ((0, 8), (1, 64), (5, 33)):
+
+        def build(g: torch.Generator, n=n, f=f) -> tuple[Any, ...]:
+            x, y = (torch.randn(n, 3 * f, generator=g) * 5).to(spec.dtype)[:, f:].split(f, 1)
+            return x, y
+
+        yield f"{n} x {f}", build
+
+
+CASES = {
+    "mul": product_cases,
+    "sigmoid_mul": product_cases,
+    "experts_gated": gated_cases,
+    "experts_down": down_cases,
+    "route": route_cases,
+    "add_gated": add_cases,
+}

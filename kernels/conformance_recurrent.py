@@ -39,7 +39,7 @@ def _poisoned(*shape: int) -> Tensor:
 
 def conv_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
     for name, batch in BATCHES.items():
-        for n_channels, width, biased in ((24, 4, False), (7, 3, True), (5, 1, True)):
+        for n_channels, width, biased in ((24, 4, False), (7, 3, True), (5, 1, True), (150, 4, True)):
 
             def build(g: torch.Generator, batch=batch, c=n_channels, w=width, biased=biased) -> tuple[Any, ...]:
                 n = sum(n for n, _ in batch)
@@ -52,7 +52,7 @@ def conv_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
 
 def delta_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
     for name, batch in BATCHES.items():
-        for n_heads, n_key_heads, key_dim, dim in ((4, 2, 16, 24), (3, 3, 8, 5)):
+        for n_heads, n_key_heads, key_dim, dim in ((4, 2, 16, 24), (3, 3, 8, 5), (2, 1, 70, 80)):
 
             def build(g: torch.Generator, batch=batch, h=n_heads, hk=n_key_heads, kd=key_dim, d=dim) -> tuple[Any, ...]:
                 n = sum(n for n, _ in batch)
@@ -60,14 +60,14 @@ def delta_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
                 v = torch.randn(n, h, d, generator=g).to(spec.dtype)
                 a, b = (torch.randn(n, h, generator=g).to(spec.dtype) for _ in range(2))
                 log_rates, bias = torch.randn(h, generator=g), torch.randn(h, generator=g)
-                return q, k, v, a, b, log_rates, bias, *_where(batch, _poisoned(h, kd, d), g)
+                return q, k, v, a, b, log_rates, bias, *_where(batch, _poisoned(h, kd, d), g), h == 4
 
             yield f"{name}, {n_heads} heads, {n_key_heads} of keys", build
 
 
 def scan_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
     for name, batch in BATCHES.items():
-        for n_heads, n_groups, key_dim, dim in ((4, 2, 16, 24), (6, 1, 8, 5)):
+        for n_heads, n_groups, key_dim, dim in ((4, 2, 16, 24), (6, 1, 8, 5), (2, 1, 70, 80)):
 
             def build(g: torch.Generator, batch=batch, h=n_heads, hk=n_groups, kd=key_dim, d=dim) -> tuple[Any, ...]:
                 n = sum(n for n, _ in batch)

@@ -22,6 +22,8 @@ _HALVES = {
     "MXFP4": (),
     "TQ1_0": (52,),
     "TQ2_0": (64,),
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"), (0,)),
+    "IQ1_M": (),
 }
 """Where a block's float16 scales lie: random bytes there would be NaN and infinities."""
 
@@ -54,6 +56,8 @@ def random_weight(
     for byte in _HALVES[qtype]:
         scales = torch.randn(blocks.shape[0], 1, generator=generator) / 64
         blocks[:, byte : byte + 2] = scales.half().view(torch.uint8)
+    if qtype == "IQ1_M":  # whose scale is in the highest nibbles of four words: 2^-7 to 2^-3, of either sign
+        blocks[:, 55] = blocks[:, 55] & 143 | 32
     if qtype == "MXFP4":
         blocks[:, 0] = torch.randint(118, 127, (blocks.shape[0],), generator=generator)
     return Weight(qtype, (n_out, n_in), blocks.view(n_out, -1))

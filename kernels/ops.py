@@ -46,6 +46,13 @@ BLOCKS: dict[str, tuple[int, int]] = {
     "MXFP4": (32, 17),
     "TQ1_0": (256, 54),
     "TQ2_0": (256, 66),
+    "IQ2_XXS": (256, 66),
+    "IQ2_XS": (256, 74),
+    "IQ2_S": (256, 82),
+    "IQ3_XXS": (256, 98),
+    "IQ3_S": (256, 110),
+    "IQ1_S": (256, 50),
+    "IQ1_M": (256, 56),
 }
 """Quantised weight types: (values per block, bytes per block). Layouts as in ggml-common.h of llama.cpp."""
 
@@ -329,6 +336,12 @@ class AddScaled(Protocol):
     def __call__(self, x: Tensor, y: Tensor, factor: float) -> Tensor: ...
 
 
+class Product(Protocol):
+    """x and y [n, f] -> [n, f]. mul: x * y; sigmoid_mul: x * sigmoid(y)."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -350,13 +363,34 @@ class RMSNormAdd(Protocol):
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
 
 
+class LayerNorm(Protocol):
+    """x [..., h], weight [h], bias [h] or None -> [..., h]: (x - mean) / sqrt(variance + eps) * weight + bias, over the last dim.
+
+    x may have heads, [n, H, h]; then the weight may too, [H, h], one for each head.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor: ...
+
+
+class Add(Protocol):
+    """x, y [n, h] -> x + y."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+
+class ScaleRows(Protocol):
+    """x [n, ...], factors float32 [positions in all], positions int64 [n] -> each row of x times the factor of its position."""
+
+    def __call__(self, x: Tensor, factors: Tensor, positions: Tensor) -> Tensor: ...
+
+
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
     q [n, H, D], k [n, Hkv, D] and v [n, Hkv, Dv], positions int64 [n], cos and sin float32 [positions in all, R / 2], caches
     [n_blocks, block_size, Hkv, D or Dv] (written in place), slots int64 [n]: block id * block_size + offset, or -1 for a padding
     row, which is written nowhere. Dims 0 .. R rotate in the half-split (NeoX) way: dim i pairs with i + R / 2; dims R .. D
-    stay. k's own memory may be reused.
+    stay, which are all of them where R is 0. k's own memory may be reused.
 
     Without k and v nothing is written: the layer reads what another one wrote, and wants q turned.
 
@@ -441,8 +475,8 @@ class CausalConv(Protocol):
 class DeltaRule(Protocol):
     """The gated delta rule (arXiv:2412.06464), token by token; [n, H, V].
 
-    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, each divided
-    by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
+    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, or of h % Hk if
+    `tiled`, each divided by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
     S' = exp(-exp(log_rate) softplus(a + bias)) S, then S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in
     CausalConv.
     """
@@ -460,6 +494,7 @@ class DeltaRule(Protocol):
         query_starts: Tensor,
         context_lens: Tensor,
         state_ids: Tensor,
+        tiled: bool = False,
     ) -> Tensor: ...
 
 
@@ -491,6 +526,12 @@ class GatedActivation(Protocol):
     """gate, up [n, f] -> [n, f]: activation(gate) * up. silu_mul: x * sigmoid(x); gelu_tanh_mul: GELU's tanh form."""
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor: ...
+
+
+class Activation(Protocol):
+    """x [n, f] -> [n, f]: gelu_tanh: GELU's tanh form; relu_squared: max(x, 0)^2."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
 
 
 class CopyBlocks(Protocol):
@@ -574,9 +615,14 @@ OPERATORS: dict[str, type] = {
     "experts_down": ExpertsDown,
     "add_gated": AddGated,
     "add_scaled": AddScaled,
+    "mul": Product,
+    "sigmoid_mul": Product,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,
+    "layer_norm": LayerNorm,
+    "add": Add,
+    "scale_rows": ScaleRows,
     "rope_and_write_kv": RopeAndWriteKV,
     "paged_attention": PagedAttention,
     "causal_conv": CausalConv,
@@ -584,6 +630,8 @@ OPERATORS: dict[str, type] = {
     "state_scan": StateScan,
     "silu_mul": GatedActivation,
     "gelu_tanh_mul": GatedActivation,
+    "gelu_tanh": Activation,
+    "relu_squared": Activation,
     "copy_blocks": CopyBlocks,
     "sample": Sample,
     "penalize": Penalize,

@@ -49,6 +49,23 @@ def qwen_15b() -> Path:
     return _fetched("Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf")
 
 
+REAL_QUANTIZED = {"smollm2-135m": smollm2, "qwen2.5-coder-0.5b": qwen_05b}
+"""Real models of which --real has tests.fixtures.make_quantized make quantised checkpoints."""
+
+
+def quantized(name: str, of: str = "tiny") -> Path:
+    """A checkpoint that a format's own tool wrote, as tests.fixtures.make_quantized names it."""
+    path = folder() / "quantized" / of / name
+    if path.is_dir():
+        return path
+    failed = path.with_name(f"{name}.failed")
+    reason = failed.read_text() if failed.is_file() else f"{path} is not there"
+    reason = f"{reason}; run python -m tests.fixtures.make_quantized{'' if of == 'tiny' else ' --real'}"
+    if REQUIRED:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def _fetched(file_name: str) -> Path:
     path = folder() / file_name
     if path.is_file():

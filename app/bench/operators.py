@@ -138,7 +138,7 @@ def _products(
     op: str, what: str, qtype: str, outs: tuple[int, ...], n_in: int, rows: tuple[int, ...], file_bytes: int
 ) -> Iterator[Case]:
     generator = torch.Generator().manual_seed(0)
-    weights = [random_weight(qtype, n_out, n_in, generator) for n_out in outs]
+    weights = [random_weight(qtype, n_out, n_in, generator, zeros=qtype == "INT4") for n_out in outs]
     n_bytes = sum(weight.n_bytes for weight in weights)
     n_copies = min(MOST_COPIES, -(-file_bytes // n_bytes))
     copies: dict[tuple[Any, int], list[Any]] = {}

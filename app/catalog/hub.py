@@ -20,7 +20,9 @@ from engine.errors import ModelLoadError
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quant>[\w.-]+))?")
 # fmt: off
 QUANTS = (
-    "Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "F32",
+    "Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+    "MXFP4", "Q3_K_L", "Q3_K_M", "IQ3_M", "IQ3_S", "Q3_K_S", "Q3_K", "IQ3_XS", "IQ3_XXS", "BF16", "F16", "F32", "Q2_K", "Q2_K_S",
+    "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
 )
 # fmt: on
 """What the loader reads, the one to prefer first: a good size for its quality."""

@@ -17,8 +17,6 @@ from engine.models.parts import MLP, Linear, Matrix, Parameters, Vector, fused
 from engine.weights.config import ExpertsConfig, ModelConfig
 
 
-
-
 class Stack(Matrix):
     """A matrix of all experts, one behind the other."""
 

@@ -1,48 +1,16 @@
-"""Gemma 3 (text): norms around attention and MLP on both sides, norm weights stored as their distance from 1.
+"""Gemma 2 and 3 (text): norms around attention and MLP on both sides, norm weights stored as their distance from 1.
 
-Also an RMS norm on each head of q and k, an embedding scaled by the root of its size, GELU, and five layers with a window
-and a rotary base of their own to each full one; those come from the configuration.
+Also an embedding scaled by the root of its size, GELU, and layers with a window, in Gemma 3 with a rotary base of their own;
+those come from the configuration. Gemma 3 has an RMS norm on each head of q and k, Gemma 2 soft caps on scores and logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import Tensor
-
+from engine.models.blocks import SandwichBlock
 from engine.models.decoder import Decoder
 from engine.models.operators import Operators
-from engine.models.parts import MLP, Angles, Attention, Caches, Norm, Parameters
-from engine.types import StepInputs
+from engine.models.parts import MLP, Attention, Norm
 from engine.weights.config import ModelConfig
-
-
-class SandwichBlock:
-    """A decoder layer whose attention and MLP have a norm before and one after, which comes before the residual sum."""
-
-    def __init__(self, attention: Attention, mlp: MLP, norm: Callable[[], Norm]) -> None:
-        self.attention = attention
-        self.mlp = mlp
-        self.input_norm = norm()
-        self.attention_norm = norm()
-        self.mlp_norm = norm()
-        self.output_norm = norm()
-
-    def __call__(
-        self, x: Tensor, residual: Tensor | None, angles: Angles, inputs: StepInputs, caches: Caches
-    ) -> tuple[Tensor, Tensor]:
-        x, residual = self.input_norm.add(x, residual)
-        x = self.attention_norm(self.attention(x, angles, inputs, caches))
-        x, residual = self.mlp_norm.add(x, residual)
-        return self.output_norm(self.mlp(x)), residual
-
-    def parameters(self, name: str) -> Parameters:
-        yield from self.input_norm.parameters(f"{name}.input_layernorm")
-        yield from self.attention.parameters(f"{name}.self_attn")
-        yield from self.attention_norm.parameters(f"{name}.post_attention_layernorm")
-        yield from self.mlp_norm.parameters(f"{name}.pre_feedforward_layernorm")
-        yield from self.mlp.parameters(f"{name}.mlp")
-        yield from self.output_norm.parameters(f"{name}.post_feedforward_layernorm")
 
 
 def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
@@ -54,7 +22,12 @@ def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
 
     def layer(i: int) -> SandwichBlock:
         attention = Attention(
-            config, ops, i, bias=config.attention_bias, output_bias=config.attention_output_bias, head_norm=head_norm
+            config,
+            ops,
+            i,
+            bias=config.attention_bias,
+            output_bias=config.attention_output_bias,
+            head_norm=head_norm if config.family == "gemma3" else None,
         )
         return SandwichBlock(attention, MLP(config, ops), norm)
 

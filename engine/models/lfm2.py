@@ -21,11 +21,12 @@ class ShortConvolution:
         self.inputs = Linear(ops, size, 3 * size, bias=recurrent.bias)
         self.out = Linear(ops, size, size, bias=recurrent.bias)
         self.conv = Convolution(ops, size, recurrent.conv_width, bias=recurrent.conv_bias, activate=False)
+        self._mul = ops.get("mul")
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, states: tuple[Tensor]) -> Tensor:
         """[n, h] -> [n, h]; the state goes on."""
         b, c, x = self.inputs(x).chunk(3, -1)
-        return self.out(c * self.conv(b * x, states[0], where(inputs)))
+        return self.out(self._mul(c, self.conv(self._mul(b, x), states[0], where(inputs))))
 
     def parameters(self, name: str) -> Parameters:
         yield from self.inputs.parameters(f"{name}.in_proj")

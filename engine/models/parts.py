@@ -111,6 +111,18 @@ class Linears:
         return self._fused(x) if self._fused else tuple(part(x) for part in self._parts)
 
 
+class Joined:
+    """Matrices on the same x that a checkpoint has as one, rows below rows."""
+
+    def __init__(self, ops: Operators, n_in: int, *sizes: int, bias: bool = False) -> None:
+        self.whole = Linear(ops, n_in, sum(sizes), bias=bias)
+        self._sizes = sizes
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[n, n_in] -> [n, size] of each part, views on one result"""
+        return self.whole(x).split(self._sizes, -1)
+
+
 class Embedding(Matrix):
     """Rows of the embedding matrix, times `scale`; fills `head` too, where the output matrix is the same one."""
 
@@ -183,9 +195,6 @@ class MLP:
 class Attention:
     """Grouped-query attention over the paged cache, with rotary positions, and the window of its layer if it has one."""
 
-    q_parts = 1
-    """Vectors that the q matrix has for each head."""
-
     def __init__(
         self,
         config: ModelConfig,
@@ -194,18 +203,33 @@ class Attention:
         *,
         bias: bool = False,
         output_bias: bool = False,
+        joined: bool = False,
         head_norm: Callable[[], Norm] | None = None,
+        row_norm: Callable[[int], Norm] | None = None,
+        query_factors: Tensor | None = None,
     ) -> None:
-        """head_norm makes the norm of each head of q and k before they are turned."""
+        """joined: the checkpoint has q, k and v as one matrix. head_norm makes the norm of each head of q and k before they are
+        turned, row_norm, of a size, that of all heads together. query_factors, float32 [positions]: of each query after that.
+        """
         size, n_heads, shape = config.hidden_size, config.n_heads, config.kv_shape(layer)
-        self.q = Linear(ops, size, self.q_parts * n_heads * shape.key_dim, bias=bias)
-        self.k = Linear(ops, size, shape.n_heads * shape.key_dim, bias=bias)
-        self.v = Linear(ops, size, shape.n_heads * shape.value_dim, bias=bias)
+        sizes = n_heads * shape.key_dim, shape.n_heads * shape.key_dim, shape.n_heads * shape.value_dim
+        if joined:
+            self._qkv = Joined(ops, size, *sizes, bias=bias)
+            self._inputs = {"qkv": self._qkv.whole}
+        else:
+            self.q, self.k, self.v = (Linear(ops, size, n, bias=bias) for n in sizes)
+            self._qkv = Linears(ops, self.q, self.k, self.v)
+            self._inputs = {"q": self.q, "k": self.k, "v": self.v}
         self.o = Linear(ops, n_heads * shape.value_dim, size, bias=output_bias)
-        self.q_norm = head_norm() if head_norm else None
-        self.k_norm = head_norm() if head_norm else None
+        self.q_norm = self.k_norm = None
+        if head_norm:
+            self.q_norm, self.k_norm = head_norm(), head_norm()
+        elif row_norm:
+            self.q_norm, self.k_norm = row_norm(sizes[0]), row_norm(sizes[1])
+        self._norms_rows = row_norm is not None
+        self._query_factors = query_factors
+        self._scale_rows = ops.get("scale_rows") if query_factors is not None else None
         self.sinks = Vector(config.n_heads) if config.attention_sinks else None
-        self._qkv = Linears(ops, self.q, self.k, self.v)
         self._shape = shape
         self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
         sizes = {"head_size": shape.key_dim, "value_size": shape.value_dim}
@@ -219,22 +243,27 @@ class Attention:
         return self.o(self.attend(*self.project(x), angles, inputs, caches).flatten(1))
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """[n, h] -> q [n, q_parts * H, D], k [n, Hkv, D] and v [n, Hkv, Dv]"""
+        """[n, h] -> q [n, H, D], k [n, Hkv, D] and v [n, Hkv, Dv]"""
+        q, k, v = self._qkv(x)
+        if self._norms_rows:
+            q, k = self.q_norm(q), self.k_norm(k)
         dims = self._shape.key_dim, self._shape.key_dim, self._shape.value_dim
-        return [rows.unflatten(-1, (-1, size)) for rows, size in zip(self._qkv(x), dims, strict=True)]
+        return [rows.unflatten(-1, (-1, size)) for rows, size in zip((q, k, v), dims, strict=True)]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
         """q [n, H, D] -> [n, H, Dv]"""
-        if self.q_norm:
+        if self.q_norm and not self._norms_rows:
             q, k = self.q_norm(q), self.k_norm(k)
         k_cache, v_cache, scales = caches
         q = self._write(q, k, v, *angles, k_cache, v_cache, inputs.slots, scales)
+        if self._scale_rows:
+            q = self._scale_rows(q, self._query_factors, angles[0])
         tables = inputs.query_starts, inputs.context_lens, inputs.block_tables
         return self._attend(q, k_cache, v_cache, *tables, *self._settings, scales, self.sinks and self.sinks.value)
 
     def parameters(self, name: str) -> Parameters:
-        for part in ("q", "k", "v", "o"):
-            yield from getattr(self, part).parameters(f"{name}.{part}_proj")
+        for part, matrix in {**self._inputs, "o": self.o}.items():
+            yield from matrix.parameters(f"{name}.{part}_proj")
         if self.q_norm:
             yield from self.q_norm.parameters(f"{name}.q_norm")
             yield from self.k_norm.parameters(f"{name}.k_norm")

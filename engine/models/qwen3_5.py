@@ -4,26 +4,36 @@ norm weights as distance from 1.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from engine.models.decoder import Decoder
 from engine.models.experts import feed_forward
 from engine.models.operators import Operators
-from engine.models.parts import Angles, Attention, Block, Caches, Norm
+from engine.models.parts import Angles, Attention, Block, Caches, Linear, Linears, Norm, Parameters
 from engine.models.recurrent import DeltaNet
 from engine.types import StepInputs
 from engine.weights.config import ModelConfig
 
 
 class GatedAttention(Attention):
-    """Attention whose q matrix has, behind the query of each head, a gate for what the head returns."""
+    """Attention with a gate for what each head returns."""
 
-    q_parts = 2
+    def __init__(self, config: ModelConfig, ops: Operators, layer: int, *, bias: bool, **settings: Any) -> None:
+        super().__init__(config, ops, layer, bias=bias, **settings)
+        self.q_gate = Linear(ops, config.hidden_size, config.n_heads * config.head_dim, bias=bias)
+        self._all = Linears(ops, self.q, self.k, self.v, self.q_gate)
+        self._gate = ops.get("sigmoid_mul")
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
-        q, k, v = self.project(x)
-        q, gate = q.unflatten(1, (-1, 2)).unbind(2)
-        return self.o(self.attend(q.contiguous(), k, v, angles, inputs, caches).flatten(1) * gate.flatten(1).sigmoid())
+        *qkv, gate = self._all(x)
+        q, k, v = (rows.unflatten(-1, (-1, self._head_dim)) for rows in qkv)
+        return self.o(self._gate(self.attend(q, k, v, angles, inputs, caches).flatten(1), gate))
+
+    def parameters(self, name: str) -> Parameters:
+        yield from super().parameters(name)
+        yield from self.q_gate.parameters(f"{name}.q_gate")
 
 
 def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:

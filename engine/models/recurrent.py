@@ -66,10 +66,9 @@ class DeltaNet:
         sizes = self._config.n_key_heads * self._config.key_dim
         parts = self.conv(qkv, taps, where(inputs)).split((sizes, sizes, z.shape[1]), -1)
         q, k = (part.unflatten(-1, (-1, self._config.key_dim)) for part in parts[:2])
-        if self._config.tiled:
-            q, k = (x.repeat(1, self._config.n_heads // self._config.n_key_heads, 1) for x in (q, k))
         v = parts[2].unflatten(-1, (-1, self._config.head_dim))
-        mixed = self.norm(self._rule(q, k, v, a, b, self.log_rates.value, self.step_bias.value, state, *where(inputs)))
+        of_heads = self.log_rates.value, self.step_bias.value
+        mixed = self.norm(self._rule(q, k, v, a, b, *of_heads, state, *where(inputs), self._config.tiled))
         return self.out(self._gate(z, mixed.flatten(1)))
 
     def parameters(self, name: str) -> Parameters:
@@ -95,7 +94,8 @@ class Mamba2:
         self.step_bias, self.log_rates, self.skip = (Vector(recurrent.n_heads) for _ in range(3))
         self.norm_weight = Vector(self._n_inner)
         self._eps = config.rms_eps
-        self._scan, self._gate, self._norm = ops.get("state_scan"), ops.get("silu_mul"), ops.get("rms_norm")
+        self._ones = torch.ones(self._n_inner // recurrent.n_key_heads, device=ops.device)
+        self._scan, self._gate, self._norm, self._mul = map(ops.get, ("state_scan", "silu_mul", "rms_norm", "mul"))
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, states: States) -> Tensor:
         """[n, h] -> [n, h]; the states go on."""
@@ -107,9 +107,11 @@ class Mamba2:
         values = values.unflatten(-1, (-1, recurrent.head_dim))
         of_heads = self.log_rates.value, self.step_bias.value, self.skip.value
         out = self._scan(values, steps, b, c, *of_heads, state, *where(inputs))
-        gated = self._gate(gate, out.flatten(1)).unflatten(-1, (recurrent.n_key_heads, -1))
-        normed = self._norm(gated, torch.ones(gated.shape[-1], device=x.device), self._eps).flatten(1)
-        return self.out((normed * self.norm_weight.value).to(x.dtype))
+        gated = self._gate(gate, out.flatten(1))
+        if recurrent.n_key_heads == 1:
+            return self.out(self._norm(gated, self.norm_weight.value, self._eps))
+        normed = self._norm(gated.unflatten(-1, (recurrent.n_key_heads, -1)), self._ones, self._eps).flatten(1)
+        return self.out(self._mul(normed, self.norm_weight.value.expand(len(x), -1)))
 
     def parameters(self, name: str) -> Parameters:
         yield from self.inputs.parameters(f"{name}.in_proj")

@@ -26,7 +26,7 @@ class Rotary:
 def inverse_frequencies(rope: RopeConfig, n_positions: int) -> tuple[Tensor, float]:
     """Angle per position of each rotated pair, float32 [rotary_dim / 2], and the factor of cos and sin.
 
-    n_positions matters to "dynamic" only. Raises ModelLoadError for an unknown scaling.
+    n_positions matters to "dynamic" and "longrope" only. Raises ModelLoadError for an unknown scaling.
     """
     match rope.scaling:
         case "none":
@@ -41,9 +41,11 @@ def inverse_frequencies(rope: RopeConfig, n_positions: int) -> tuple[Tensor, flo
             return _dynamic(rope, n_positions), 1.0
         case "yarn":
             return _yarn(rope)
+        case "longrope":
+            return _longrope(rope, n_positions), rope.params["attention_factor"]
     raise ModelLoadError(
         f"The model scales its rotary embedding in the way '{rope.scaling}', which is not known here.",
-        "Known are none, linear, llama3, yarn, dynamic and per-pair factors.",
+        "Known are none, linear, llama3, yarn, dynamic, longrope and per-pair factors.",
     )
 
 
@@ -60,6 +62,17 @@ def _dynamic(rope: RopeConfig, n_positions: int) -> Tensor:
     factor, original, dim = rope.params["factor"], rope.params["original_max_position_embeddings"], rope.rotary_dim
     length = max(n_positions, original)
     return _plain(rope.theta * (factor * length / original - (factor - 1)) ** (dim / (dim - 2)), dim)
+
+
+def _longrope(rope: RopeConfig, n_positions: int) -> Tensor:
+    """Ding et al.: LongRoPE (arXiv:2402.13753), whose factors were searched for a short window and for a long one.
+
+    transformers changes to the long ones in the middle of a text, when it grows beyond the short window. Here the window that is
+    served decides, for all texts: cached keys stay valid, and texts that are served in a long window are turned in one way.
+    """
+    is_long = n_positions > rope.params["original_max_position_embeddings"]
+    factors = torch.tensor(rope.params["long_factor" if is_long else "short_factor"], dtype=torch.float32)
+    return 1.0 / (factors * rope.theta ** (torch.arange(0, rope.rotary_dim, 2).float() / rope.rotary_dim))
 
 
 def _llama3(rope: RopeConfig) -> Tensor:

@@ -15,8 +15,9 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, JoinedStorage, KVStorage, StateStorage, Storage
-from engine.models import registry
+from engine.models import latent, registry
 from engine.models.operators import Operators
+from engine.quant import on_load
 from engine.runner import memory, threads
 from engine.runner.graphs import RecordedStep, Unrecordable
 from engine.runner.inputs import StepBuffers
@@ -50,13 +51,14 @@ class ModelRunner:
         ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
         """
         self._config = config
+        checkpoint = on_load.opened(checkpoint, config)
         self.model_config = model = checkpoint.config
         self.device = device_of(config)
         self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
         self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
-        dense = config.quantization == "none"
-        self.weights_bytes = self.n_params * self.dtype.itemsize if dense else checkpoint.n_bytes
+        self.weights_bytes = on_load.weights_bytes(checkpoint, "none" if config.quantization == "none" else "auto", self.dtype)
+        self.weights_bytes += 0 if config.quantization == "none" else latent.widened_bytes(checkpoint)
         self.digest = checkpoint.digest
         self.budget = memory.fit(
             config,
@@ -125,7 +127,7 @@ class ModelRunner:
     @property
     def kv_extras(self) -> dict[str, str | int]:
         """What the KV depends on besides tokens, to the last bit."""
-        dynamic = any(rope.scaling == "dynamic" for rope in self.model_config.distinct_ropes)
+        dynamic = any(rope.scaling in ("dynamic", "longrope") for rope in self.model_config.distinct_ropes)
         return {
             "weights": self.digest,
             "device": self.device.type,

@@ -29,8 +29,12 @@ log = logging.getLogger(__name__)
 _ONE = re.compile(r"(.*\.experts)\.(0|[1-9]\d{0,4})\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
 _ALL = re.compile(r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(?:\.weight|([._]bias))?")
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
+_OF_HEADS = re.compile(r".*\.self_attn\.(?:k_b_proj|v_b_proj)\.weight")
+"""Matrices of all heads, which files have in three dims."""
 _KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\..*")
 """What layers that read the keys and values of others have no use for, though files have it."""
+_CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")
+_VECTORS = ("e_score_correction_bias", ".A_log", ".D", "mamba.norm.weight")
 _ANOTHER = "Take another conversion of the model."
 
 
@@ -85,9 +89,20 @@ class ArrangedCheckpoint:
             for piece in self._of(name).pieces
         )
 
+    def weight_bytes(self, name: str) -> int:
+        return sum(
+            self.stored.weight_bytes(piece.stored) * _n_rows(self.stored, piece) // _all_rows(self.stored, piece.stored)
+            for piece in self._of(name).pieces
+        )
+
+    def qtype(self, name: str) -> str:
+        return self.stored.qtype(self._of(name).pieces[0].stored)
+
     def weight(self, name: str) -> Weight:
         made = self._of(name)
         if (whole := self._whole(made)) is not None:
+            if len(self.stored.shape(whole)) == 1:
+                return Weight("F32", (1, made.shape[1]), self.stored.vector(whole)[None])
             return self.stored.weight(whole)
         return self._joined(name, made)
 
@@ -124,16 +139,18 @@ class ArrangedCheckpoint:
 
     def _values(self, stored: str) -> Tensor:
         """Of a stored tensor of any shape, in one row."""
-        if len(self.stored.shape(stored)) > 1:
-            return dequant.dense(self.stored.weight(stored)).flatten()
-        return self.stored.vector(stored)
+        if len(self.stored.shape(stored)) == 1 or self.kind == "gguf":
+            return self.stored.vector(stored).flatten()
+        return dequant.dense(self.stored.weight(stored)).flatten()
 
     def _joined(self, name: str, made: Arrangement) -> Weight:
         """The pieces copied into memory of their own, one after the other; what was read of the file is given back."""
         joined: Weight | None = None
-        end = 0
+        end, of_stored, weight = 0, "", None
         for piece in made.pieces:
-            part = self._part(piece)
+            if piece.stored != of_stored:  # one that is unpacked is so once for all pieces of it
+                of_stored, weight = piece.stored, self.stored.weight(piece.stored)
+            part = self._part(piece, weight)
             if joined is None:
                 joined = part.map(lambda tensor: tensor.new_empty(made.shape[0], *tensor.shape[1:]))
             self._check_alike(name, joined, part)
@@ -145,8 +162,7 @@ class ArrangedCheckpoint:
                 self.stored.give_back(piece.stored)
         return joined
 
-    def _part(self, piece: Piece) -> Weight:
-        weight = self.stored.weight(piece.stored)
+    def _part(self, piece: Piece, weight: Weight) -> Weight:
         if piece.turned is None:
             return weight.map(lambda tensor: tensor[piece.rows])
         if weight.qtype not in DENSE:
@@ -186,6 +202,9 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
             singles.setdefault(f"{one[1]}.{one[3]}.{one[4]}", {})[int(one[2])] = name
         elif config.experts is not None and whole:
             made.update(_of_all(stored, name, whole[1], whole[2], is_bias=bool(whole[3])))
+        elif _OF_HEADS.fullmatch(common):
+            shape = stored.shape(name)
+            made[common] = Arrangement((torch.Size(shape[:-1]).numel(), shape[-1]), (Piece(name, slice(None)),))
         elif split := _split(common, config):
             made.update(_cut(stored, name, split))
         else:
@@ -211,11 +230,14 @@ def _split(common: str, config: ModelConfig) -> Split | None:
 
 
 def _unchanged(stored: Checkpoint, name: str) -> Arrangement:
+    """But for dims of 1, which some files have and others have not, and vectors that files have as matrices."""
     shape = stored.shape(name)
-    if name.endswith(("conv1d.weight", "conv.conv.weight")) and len(shape) == 2:
-        shape = (shape[0], 1, shape[1])  # GGUF leaves out the dim of one
-    elif len(shape) == 2 and shape[0] == 1 and name.endswith("bias"):
-        shape = shape[1:]
+    if name.endswith(_CONVOLUTIONS) and len(shape) == 2:
+        shape = (shape[0], 1, shape[1])
+    elif name.endswith("shared_expert_gate.weight") and len(shape) == 1:
+        shape = (1, *shape)
+    elif name.endswith(_VECTORS) and len(shape) == 2:
+        shape = (shape[0] * shape[1],)
     return Arrangement(shape, (Piece(name, slice(None)),))
 
 
@@ -241,7 +263,7 @@ def _stacked(stored: Checkpoint, common: str, by_expert: dict[int, str]) -> Arra
     if sorted(by_expert) != list(range(n)):
         missing = next((i for i in range(n) if i not in by_expert), n)
         raise ModelLoadError(
-            f"{stored.path}: {common} has {len(by_expert)} experts instead of {n}; the first that is missing or too many is {missing}.",
+            f"{stored.path}: {common} has {len(by_expert)} experts instead of {n}; number {missing} is missing or too many.",
             "The checkpoint is incomplete; download it again.",
         )
     shapes = [stored.shape(by_expert[i]) for i in range(n)]
@@ -251,17 +273,18 @@ def _stacked(stored: Checkpoint, common: str, by_expert: dict[int, str]) -> Arra
     return Arrangement(shape, tuple(Piece(by_expert[i], slice(None)) for i in range(n)))
 
 
-def _of_all(
-    stored: Checkpoint, name: str, prefix: str, projection: str, *, is_bias: bool
-) -> Iterator[tuple[str, Arrangement]]:
+def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_bias: bool) -> Iterator[tuple[str, Arrangement]]:
     """Of a tensor of all experts: [E, rows, in], or [E, in, rows] in families that have it so; of biases [E, rows]."""
     experts, shape = stored.config.experts, stored.shape(name)
+    if not is_bias and len(shape) == 2 and shape[0] % experts.n_experts == 0:  # quantised ones are served so
+        shape, turned = (experts.n_experts, shape[0] // experts.n_experts, shape[1]), False
+    else:
+        turned = experts.stored_turned and stored.kind == "safetensors" and not is_bias
     if len(shape) != 3 - is_bias or shape[0] != experts.n_experts:
         raise ModelLoadError(
             f"{stored.path}: {name} has the shape {list(shape)} instead of one matrix for each of {experts.n_experts} experts.",
             "The checkpoint is damaged or of a variant that Pagewell does not know.",
         )
-    turned = experts.stored_turned and stored.kind == "safetensors" and not is_bias
     n, (n_rows, n_in) = shape[0], (shape[1], 1) if is_bias else (shape[2], shape[1]) if turned else shape[1:]
     suffix = "bias" if is_bias else "weight"
     cuts = {projection: slice(0, n_rows)}
@@ -298,4 +321,3 @@ def _n_rows(stored: Checkpoint, piece: Piece) -> int:
         n_columns = stored.shape(piece.stored)[-1]
         n = n * len(range(*piece.turned.indices(n_columns))) // n_columns
     return n
-

@@ -1,7 +1,7 @@
 """The interface of an opened checkpoint: a model's configuration and its tensors under Hugging Face's names.
 
-Tensors follow Hugging Face's convention whatever the file: q and k rows in half-split order, gemma's norm weights
-without the one that GGUF converters add.
+Tensors follow Hugging Face's convention whatever the file: q and k rows in half-split order (from open_checkpoint also those of
+families that turn neighbouring pairs), gemma's norm weights without the one that GGUF converters add.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ class Checkpoint(Protocol):
 
     def stored_bytes(self, name: str) -> int: ...
 
+    def weight_bytes(self, name: str) -> int:
+        """Of what `weight` gives, at most; as much as the file takes where it gives a view on it."""
+        ...
+
+    def qtype(self, name: str) -> str:
+        """Of what `weight` gives, known without reading it."""
+        ...
+
     def weight(self, name: str) -> Weight:
         """A 2-D tensor as stored, quantised or dense; a view on the mapped file where no row had to move.
 
@@ -50,7 +58,7 @@ class Checkpoint(Protocol):
         ...
 
     def vector(self, name: str) -> Tensor:
-        """A tensor of one dim, or of more than two, as float32."""
+        """A tensor of one dim, or of more than two, as float32; of two from GGUF files, whose converters leave out dims of 1."""
         ...
 
     def is_stored(self, name: str, data: Tensor) -> bool:

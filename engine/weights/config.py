@@ -20,6 +20,8 @@ class RopeConfig:
       yarn     factor, original_max_position_embeddings, beta_fast, beta_slow, truncate, and (None: from the factor)
                attention_factor, mscale, mscale_all_dim
       dynamic  factor, original_max_position_embeddings
+      longrope short_factor, long_factor: rotary_dim / 2 divisors of inv_freq for windows up to
+               original_max_position_embeddings and for larger ones; attention_factor
       factors  factors: rotary_dim / 2 divisors of inv_freq, as a GGUF's rope_freqs tensor has them
     """
 
@@ -55,6 +57,8 @@ class LatentConfig:
     value_dim: int
     interleaved: bool = True
     """Dims 2 i and 2 i + 1 of those that turn are a pair, in the checkpoint."""
+    in_two: bool = False
+    """The checkpoint has the matrix that makes keys and values in two, each head's part of that of keys turned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ class ModelConfig:
     head_dim: int
     intermediate_size: int
     rms_eps: float
+    """Of RMS norms, or layer norms where the family has those."""
     max_position: int
     """Window in tokens that the model was made for, rope scaling included."""
     tie_embeddings: bool
@@ -144,12 +149,16 @@ class ModelConfig:
     attention_scale: float
     """Factor of q times k."""
     activation: str
-    """"silu" or "gelu_tanh"."""
+    """"silu", "gelu_tanh" or "relu_squared"."""
     attention_bias: bool = False
     """q, k and v have biases."""
     attention_output_bias: bool = False
     """o has a bias (never in qwen2, whose q, k and v have)."""
     mlp_bias: bool = False
+    heads_norm: bool = False
+    """q and k have a layer norm with weights of its own for each head (cohere)."""
+    query_growth: tuple[float, int] | None = None
+    """(beta, period): a query at position p is multiplied by 1 + beta log(1 + floor(p / period))."""
     attn_soft_cap: float = 0.0
     """0 for none."""
     logit_soft_cap: float = 0.0

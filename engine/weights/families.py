@@ -66,6 +66,15 @@ def _by_head(n_heads: int, sizes: tuple[int, ...]) -> list[Tensor]:
     return [part.flatten() for part in rows.split(sizes, 1)]
 
 
+def _query_and_gate(found: re.Match, config: ModelConfig) -> Split:
+    """Of each head in turn the rows of its query, then those of a gate for what the head returns."""
+    q, gate = _by_head(config.n_heads, (config.head_dim, config.head_dim))
+    return {f"{found[1]}.q_proj.{found[2]}": q, f"{found[1]}.q_gate.{found[2]}": gate}
+
+
+_GATED = (r"(.*\.self_attn)\.q_proj\.(weight|bias)", _query_and_gate)
+
+
 def _gate_and_up(found: re.Match, config: ModelConfig) -> Split:
     width = config.shared_width
     rows = torch.arange(2 * width)
@@ -73,7 +82,9 @@ def _gate_and_up(found: re.Match, config: ModelConfig) -> Split:
 
 
 SPLITS: Mapping[str, tuple[tuple[str, Callable[[re.Match, ModelConfig], Split]], ...]] = {
+    "qwen3_5": (_GATED,),
     "qwen3_next": (
+        _GATED,
         (r"(.*\.linear_attn)\.in_proj_qkvz\.weight", _delta_inputs),
         (r"(.*\.linear_attn)\.in_proj_ba\.weight", _delta_gates),
     ),

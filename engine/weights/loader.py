@@ -14,6 +14,7 @@ from engine.weights import pages
 from engine.weights.arranged import ArrangedCheckpoint
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf.checkpoint import GGUFCheckpoint
+from engine.weights.half_split import in_half_split_order
 from engine.weights.safetensors import SafetensorsCheckpoint
 from kernels.ops import DENSE, Weight
 from kernels.reference import dequant
@@ -52,10 +53,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         files = sorted(path.glob("*.gguf"))
         if files and not (path / "config.json").exists():
             raise ModelLoadError(f"{path}: a folder with GGUF files is not one model.", f"Name a file of it, such as {files[0]}.")
-        return ArrangedCheckpoint(SafetensorsCheckpoint(path))
+        return in_half_split_order(ArrangedCheckpoint(SafetensorsCheckpoint(path)))
     if not path.exists():
         raise ModelLoadError(f"{path}: there is no such file or folder.", "Check the path.")
-    return ArrangedCheckpoint(GGUFCheckpoint(path))
+    return in_half_split_order(ArrangedCheckpoint(GGUFCheckpoint(path)))
 
 
 def fill(
@@ -69,8 +70,8 @@ def fill(
 ) -> None:
     """Fill every slot of the model once; every tensor of the checkpoint must be used, but for a tied output matrix.
 
-    quantization "auto" gives slots the matrices as the file has them, on a CPU as views on the mapped file; "none" makes
-    them dense in `dtype`. The disk reads ahead of the slot being filled, and pages of the file that a slot does not keep
+    quantization "none" makes matrices dense in `dtype`; any other gives slots what the checkpoint gives, on a CPU as views on
+    the mapped file where it can. The disk reads ahead of the slot being filled, and pages of the file that a slot does not keep
     are given back, so that a file and what was made of it are never in memory both. progress is called with (bytes done,
     bytes in all), the last time with both equal. Raises ModelLoadError, naming the tensors, when names or shapes of model
     and checkpoint do not agree.

@@ -1,171 +1,105 @@
-"""SafetensorsCheckpoint: a folder in Hugging Face's layout behind the Checkpoint interface.
-
-Layout: config.json, and model.safetensors or the shards that model.safetensors.index.json lists. The safetensors
-package maps the files into memory and checks their headers.
-"""
+"""SafetensorsCheckpoint: a folder in Hugging Face's layout, dense or quantised, behind the Checkpoint interface."""
 
 from __future__ import annotations
 
 import json
-import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.quant import methods
 from engine.weights import pages
-from engine.weights.checkpoint import digest_of, no_such_tensor, require_rank
+from engine.weights.checkpoint import digest_of, require_rank
 from engine.weights.hf.config import from_hf
+from engine.weights.safetensors_files import SafetensorsFiles, read_json
 from kernels.ops import DENSE, Weight
 
-_DOWNLOAD = "The download is incomplete or damaged; download the model again."
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
-_FILE_DTYPES = {"F32": 4, "F16": 2, "BF16": 2}
-_UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector)\..*")
-"""Computed from the configuration, or the image half of a gemma3 that also sees."""
-_PREFIXES = (
-    ("language_model.model.", "model."),
-    ("model.language_model.", "model."),
-    ("language_model.lm_head.", "lm_head."),
-)
-"""How models that also see name their text half, in transformers 4 and 5."""
 
 
 class SafetensorsCheckpoint:
-    """See Checkpoint. Opening reads the headers only; digest is computed when first asked for."""
+    """See Checkpoint. Opening reads the headers only; digest is computed when first asked for.
+
+    A matrix that is quantised is served under the name that it would have if it were dense, whatever its parts are called.
+    """
 
     kind = "safetensors"
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.metadata = _read_json(path / "config.json")
+        self.metadata = read_json(path / "config.json")
         self.config = from_hf(self.metadata, str(path / "config.json"))
-        self._files: dict[str, Any] = {}
-        self._stored: dict[str, tuple[Path, str]] = {}
-        """Name as served -> (file, name in it)."""
-        for file, names in _shards(path).items():
-            self._open(file, names)
-        self.n_bytes = sum(self.stored_bytes(name) for name in self._stored)
+        self._files = SafetensorsFiles(path)
+        found = methods.find(self.metadata, str(path / "config.json"), self._files)
+        self._matrices = found.matrices
+        parts = {part for matrix in self._matrices.values() for part in matrix.parts}
+        self._plain = [name for name in self._files.names() if name not in parts and name not in found.unused]
+        self._check_plain()
+        self.n_bytes = sum(self.stored_bytes(name) for name in self.names())
 
     @cached_property
     def digest(self) -> str:
-        raw = ((name, self._tensor(name).flatten().view(torch.uint8)) for name in sorted(self._stored))
-        described = [(name, self._dtype(name), self.shape(name)) for name in sorted(self._stored)]
+        names = sorted(self._files.names())
+        raw = ((name, self._files.tensor(name).flatten().view(torch.uint8)) for name in names)
+        described = [(name, self._files.dtype(name), self._files.shape(name)) for name in names]
         return digest_of(json.dumps([self.metadata, described], sort_keys=True).encode(), raw)
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._stored)
+        return *self._plain, *self._matrices
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._slice(name).get_shape())
+        return self._matrices[name].shape if name in self._matrices else self._files.shape(name)
 
     def stored_bytes(self, name: str) -> int:
-        size = _FILE_DTYPES[self._dtype(name)]
-        for dim in self.shape(name):
-            size *= dim
-        return size
+        return sum(self._files.n_bytes(part) for part in self._parts(name))
+
+    def weight_bytes(self, name: str) -> int:
+        return self._matrices[name].n_bytes if name in self._matrices else self._files.n_bytes(name)
+
+    def qtype(self, name: str) -> str:
+        return self._matrices[name].qtype if name in self._matrices else self._files.dtype(name)
 
     def weight(self, name: str) -> Weight:
+        if name in self._matrices:
+            return self._matrices[name].load()
         require_rank(self, name, 2, 3)
-        tensor = self._tensor(name).flatten(0, -2)
+        tensor = self._files.tensor(name).flatten(0, -2)
         return Weight(_QTYPES[tensor.dtype], (tensor.shape[0], tensor.shape[1]), tensor)
 
     def vector(self, name: str) -> Tensor:
         if len(self.shape(name)) == 2:
             require_rank(self, name, 1)
-        return self._tensor(name).float()
+        return self._files.tensor(name).float()
 
     def is_stored(self, name: str, data: Tensor) -> bool:
-        return data.data_ptr() == self._tensor(name).data_ptr()
+        return data.data_ptr() == self._files.tensor(self._parts(name)[0]).data_ptr()
 
     def read_ahead(self, name: str) -> None:
-        pages.read_ahead(self._tensor(name))
+        for part in self._parts(name):
+            pages.read_ahead(self._files.tensor(part))
 
     def give_back(self, name: str) -> None:
-        pages.give_back(self._tensor(name))
+        for part in self._parts(name):
+            pages.give_back(self._files.tensor(part))
 
-    def _open(self, file: Path, names: list[str] | None) -> None:
-        """names: the tensors that the index expects in this file; None for all."""
-        try:
-            self._files[str(file)] = opened = safe_open(file, framework="pt")
-            in_file = set(opened.keys())
-        except FileNotFoundError:
-            raise ModelLoadError(f"{file}: the file is missing.", _DOWNLOAD) from None
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{file}: this is not a complete safetensors file ({error}).", _DOWNLOAD) from None
-        absent = set(names or ()) - in_file
-        if absent:
-            raise ModelLoadError(f"{file}: the tensor {min(absent)} is missing, though {_INDEX} lists it.", _DOWNLOAD)
-        for stored in sorted(in_file if names is None else names):
-            if _UNUSED.fullmatch(stored):
-                continue
-            name = next((new + stored.removeprefix(old) for old, new in _PREFIXES if stored.startswith(old)), stored)
-            if name in self._stored:
-                raise ModelLoadError(f"{file}: the tensor {name} is there twice.", _DOWNLOAD)
-            self._stored[name] = (file, stored)
-            if self._dtype(name) not in _FILE_DTYPES:
+    def _parts(self, name: str) -> tuple[str, ...]:
+        """Names of the stored tensors behind a served one, that of its values first."""
+        return self._matrices[name].parts if name in self._matrices else (name,)
+
+    def _check_plain(self) -> None:
+        clash = sorted(self._matrices.keys() & set(self._plain))
+        if clash:
+            raise ModelLoadError(
+                f"{self.path}: {clash[0]} is there both quantised and as it is.", "The checkpoint is damaged; download it again."
+            )
+        for name in self._plain:
+            if self._files.dtype(name) not in DENSE:
+                quantised = methods.section(self.metadata, "") is not None
                 raise ModelLoadError(
-                    f"{file}: the tensor {stored} is of type {self._dtype(name)}, which is not supported.",
-                    f"Take a checkpoint in {', '.join(_FILE_DTYPES)}, or a GGUF file.",
+                    f"{self._files.file(name)}: the tensor {self._files.stored_name(name)} is of type {self._files.dtype(name)}, "
+                    f"which is {'not part of its quantisation' if quantised else 'not supported'}.",
+                    f"Take a checkpoint in {', '.join(DENSE)}, in another quantisation, or a GGUF file.",
                 )
-
-    def _locate(self, name: str) -> tuple[Any, str]:
-        if name not in self._stored:
-            raise no_such_tensor(self.path, name)
-        file, stored = self._stored[name]
-        return self._files[str(file)], stored
-
-    def _slice(self, name: str) -> Any:
-        opened, stored = self._locate(name)
-        return opened.get_slice(stored)
-
-    def _tensor(self, name: str) -> Tensor:
-        opened, stored = self._locate(name)
-        return opened.get_tensor(stored)
-
-    def _dtype(self, name: str) -> str:
-        return self._slice(name).get_dtype()
-
-
-def _shards(path: Path) -> dict[Path, list[str] | None]:
-    """File -> names of its tensors (None: all)."""
-    if not (path / _INDEX).exists():
-        if (path / _SINGLE).exists():
-            return {path / _SINGLE: None}
-        pickled = any(path.glob("*.bin")) or any(path.glob("*.pt"))
-        raise ModelLoadError(
-            f"{path}: the folder has neither {_SINGLE} nor {_INDEX}.",
-            "It has pickled weights, which can run code when opened; take the safetensors version of the model."
-            if pickled
-            else "Download the model again, or give a .gguf file.",
-        )
-    weight_map = _read_json(path / _INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelLoadError(f"{path / _INDEX}: weight_map is missing.", _DOWNLOAD)
-    shards: dict[Path, list[str] | None] = {}
-    for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
-            raise ModelLoadError(f"{path / _INDEX}: {file!r} is not the name of a safetensors file.", _DOWNLOAD)
-        shards.setdefault(path / file, []).append(name)
-    return shards
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise ModelLoadError(
-            f"{file}: the file is missing.",
-            "Give a folder in Hugging Face's layout (config.json beside safetensors files), or a .gguf file.",
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{file}: the file cannot be read as JSON ({error}).", _DOWNLOAD) from None
-    if not isinstance(value, dict):
-        raise ModelLoadError(f"{file}: expected an object.", _DOWNLOAD)
-    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.cpu import attention, cache, experts, heads, linear, rows, sample, sums
+from kernels.cpu import attention, cache, experts, heads, linear, recurrent, rows, sample, sums
 
 IMPLS = (
     *attention.IMPLS,
@@ -11,6 +11,7 @@ IMPLS = (
     *rows.IMPLS,
     *linear.IMPLS,
     *experts.IMPLS,
+    *recurrent.IMPLS,
     *sample.IMPLS,
     *sums.IMPLS,
 )

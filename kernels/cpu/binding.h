@@ -24,6 +24,7 @@ void bind_experts(nb::module_& m);
 void bind_heads(nb::module_& m);
 void bind_limits(nb::module_& m);
 void bind_linear(nb::module_& m);
+void bind_recurrent(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sample(nb::module_& m);
 void bind_sums(nb::module_& m);

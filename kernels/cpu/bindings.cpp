@@ -55,6 +55,7 @@ NB_MODULE(_native, m) {
     pagewell::bind_heads(m);
     pagewell::bind_limits(m);
     pagewell::bind_linear(m);
+    pagewell::bind_recurrent(m);
     pagewell::bind_rows(m);
     pagewell::bind_sample(m);
     pagewell::bind_sums(m);

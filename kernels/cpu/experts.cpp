@@ -383,6 +383,30 @@ class AddGated : public Op {
     int64_t gate_stride_, size_;
 };
 
+// out [n, size] = x * y, or x * sigmoid(y)
+class Product : public Op {
+  public:
+    Product(uintptr_t out, uintptr_t x, int64_t x_stride, uintptr_t y, int64_t y_stride, int64_t size, bool sigmoid)
+        : out_(address<float>(out)), x_(address<const float>(x)), x_stride_(x_stride), y_(address<const float>(y)), y_stride_(y_stride),
+          size_(size), sigmoid_(sigmoid) {}
+
+    void run(const Sizes& sizes) const override {
+        each(sizes.n_rows, sigmoid_ ? 8 * size_ : size_, [&](int64_t row) {
+            const float *x = x_ + row * x_stride_, *y = y_ + row * y_stride_;
+            float* out = out_ + row * size_;
+            for (int64_t i = 0; i < size_; ++i) out[i] = x[i] * (sigmoid_ ? 1.0f / (1.0f + std::exp(-y[i])) : y[i]);
+        });
+    }
+
+  private:
+    float* out_;
+    const float* x_;
+    int64_t x_stride_;
+    const float* y_;
+    int64_t y_stride_, size_;
+    bool sigmoid_;
+};
+
 }  // namespace
 
 void bind_experts(nb::module_& m) {
@@ -391,6 +415,7 @@ void bind_experts(nb::module_& m) {
     bind_op<ExpertsGated, A, A, I, A, I, const Packed&, const Packed&, A, A, I, int, float, float, bool>(m, "ExpertsGated");
     bind_op<ExpertsDown, A, A, A, A, I, const Packed&, A, I, bool>(m, "ExpertsDown");
     bind_op<Route, A, A, A, I, A, I, I, int, bool, float, float, I, I, I, A>(m, "Route");
+    bind_op<Product, A, A, I, A, I, I, bool>(m, "Product");
     bind_op<AddGated, A, A, A, A, I, I>(m, "AddGated");
 }
 

@@ -92,11 +92,19 @@ def add_gated(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     return out
 
 
+def mul(x: Tensor, y: Tensor, *, sigmoid: bool = False) -> Tensor:
+    require(torch.float32, x=x, y=y)
+    require_shape(tuple(x.shape), y=y)
+    x, y = whole_rows(x), whole_rows(y)
+    out = empty(*x.shape)
+    launch(native.Product, out, x, x.stride(0), y, y.stride(0), x.shape[1], sigmoid, n_rows=len(x))
+    return out
+
+
+_PLAIN = (("route", route), ("add_gated", add_gated), ("mul", mul), ("sigmoid_mul", partial(mul, sigmoid=True)))
+
 IMPLS = (
-    *(
-        made
-        for op, fn in (("experts_gated", experts_gated), ("experts_down", experts_down))
-        for made in linear.products(op, fn, partial(fn, exact=True))
-    ),
-    *(Impl(op, "cpp", fn, unsupported, (OpSpec(dtype=torch.float32),)) for op, fn in (("route", route), ("add_gated", add_gated))),
+    *linear.products("experts_gated", experts_gated, partial(experts_gated, exact=True)),
+    *linear.products("experts_down", experts_down, partial(experts_down, exact=True)),
+    *(Impl(op, "cpp", fn, unsupported, (OpSpec(dtype=torch.float32),)) for op, fn in _PLAIN),
 )

@@ -27,6 +27,7 @@ constexpr int MOST_ROWS = 256;  // rows of activations that one call of a panel 
 enum Format : int {
     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4,
     TQ1_0, TQ2_0,  // both as two bits to a value
+    IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M,  // as codes of three or four bits for what the grids have
     // With one scale, INT4 and INT8_ZERO with one zero point, for as many values of a row as the name says.
     INT4_128, INT4_64, INT4_32, INT8_128, INT8_32, INT8_ZERO_128, INT8_ZERO_32,
     E2M1_SHORT,  // as MXFP4: half of each scale is a bfloat16, as the powers of two of the OCP's MXFP4 are
@@ -41,14 +42,15 @@ enum Format : int {
 constexpr int PANEL_BYTES[N_FORMATS] = {
     288, 320, 352, 384, 544, 64 + 8 * 288, 64 + 8 * 352, 32 + 8 * 416, 64 + 8 * 160, 32 + 8 * 224, 288, 32 + 8 * 272, 288,
     32 + 8 * 128, 32 + 8 * 128,
+    32 + 8 * 208, 32 + 8 * 224, 32 + 8 * 224, 32 + 8 * 272, 32 + 8 * 272, 32 + 8 * 208, 32 + 8 * 224,
     80 + 4 * 256, 80 + 512, 80 + 256, 64 + 2048, 64 + 512, 96 + 2048, 96 + 512,
     288, 64 + 256, 128 + 256,
     64, 32, 32, 64 + 2048, 64 + 512, 64 + 512, 64 + 256, 64 + 512, 64 + 256,
 };
 
 // Zero points of the packed integers, by which sums are corrected: of whole blocks first, then of halves of blocks.
-enum Zero : int { ZERO_1, ZERO_8, ZERO_16, ZERO_128, HALVES_4, HALVES_16, HALVES_32, N_ZEROS };
-constexpr int ZERO_POINT[N_ZEROS] = {1, 8, 16, 128, 4, 16, 32};
+enum Zero : int { ZERO_1, ZERO_8, ZERO_16, ZERO_128, HALVES_4, HALVES_16, HALVES_32, HALVES_128, N_ZEROS };
+constexpr int ZERO_POINT[N_ZEROS] = {1, 8, 16, 128, 4, 16, 32, 128};
 constexpr unsigned HALF_SUMS = 1u << N_ZEROS;  // the bit in Quantized::zeros of a format with a minimum for each half
 
 // Activations quantised in blocks. Rows lie in groups, and within a group block by block, so that a product reads them as

@@ -13,8 +13,11 @@ from torch import Tensor
 from kernels.cpu.launch import address, empty, launch, native
 from kernels.cpu.rows import gelu_tanh_mul, silu_mul
 from kernels.cpu.support import require, require_shape, unsupported, whole, whole_rows
-from kernels.ops import DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
+from kernels.ops import BLOCKS, DENSE, QTYPES, SCALED, Impl, OpSpec, Weight
+from kernels.reference.grids import CODED
 
+_CODED_AT_ONCE = 1 << 20
+"""Values, so that what is worked with stays in the caches."""
 _MOST_ZERO = 128
 """Of INT8, in magnitude."""
 
@@ -34,7 +37,7 @@ class PackedWeight:
 
 def pack(weight: Weight) -> PackedWeight:
     """Reads the whole weight, on all threads. ValueError for zero points and orders that are not as Weight says."""
-    data = whole_rows(weight.data)
+    data = _codes(weight) if weight.qtype in CODED else whole_rows(weight.data)
     row_bytes = data.stride(0) * data.element_size()
     apart: tuple[int, ...] = ()
     if weight.qtype in SCALED:
@@ -45,6 +48,18 @@ def pack(weight: Weight) -> PackedWeight:
     return PackedWeight(
         weight.qtype, weight.shape, native.Packed(weight.qtype, *weight.shape, data.data_ptr(), row_bytes, *apart)
     )
+
+
+def _codes(weight: Weight) -> Tensor:
+    """What is packed of a type whose file has places of a grid: for each 256 values d, 16 scales, and a byte for each code."""
+    n_out = weight.shape[0]
+    blocks = torch.empty(n_out, weight.shape[1] // 256, 2 + 16 + 256, dtype=torch.uint8)
+    n_rows = max(1, _CODED_AT_ONCE // weight.shape[1])
+    for start in range(0, n_out, n_rows):
+        part = weight.data[start : start + n_rows].reshape(-1, BLOCKS[weight.qtype][1])
+        codes, scales, d = CODED[weight.qtype].unpack(part)
+        torch.cat((d.view(torch.uint8), scales, codes), 1, out=blocks[start : start + n_rows].view(-1, 2 + 16 + 256))
+    return blocks.flatten(1)
 
 
 def quant_linears(
@@ -149,7 +164,6 @@ _FLOATS = (*DENSE, "FP8", "NF4", "FP4")
 _QUICK = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in QTYPES if qtype not in _FLOATS)
 _PLAIN = tuple(OpSpec(dtype=torch.float32, qtype=qtype) for qtype in _FLOATS)
 _EXACT = tuple(OpSpec(dtype=torch.float32, qtype=qtype, exact=True) for qtype in QTYPES)
-
 
 
 def products(op: str, fn: Callable[..., Any], exact: Callable[..., Any]) -> tuple[Impl, ...]:

@@ -10,11 +10,7 @@ constexpr int EXACT_CHUNK = 256;  // values of K in float32 at once: 16 KiB for 
 
 template <Format T, int B>
 PW_INLINE F number(W w) {
-    if constexpr (NF4<T>) return w_look_up<B>(w, NF4_VALUES);
-    else if constexpr (FP4<T>) return w_look_up<B>(w, FP4_VALUES);
-    else if constexpr (E2M1<T>) return w_look_up<B>(w, E2M1_VALUES);
-    else if constexpr (DOUBLED<T>) return w_look_up<B>(w, DOUBLED_VALUES);
-    else if constexpr (IQ4<T>) return w_look_up<B>(w, IQ4_VALUES);
+    if constexpr (CODED<T>) return w_look_up<B>(w, table_of<T>()->values);
     else return w_float<B>(w);
 }
 

@@ -109,6 +109,26 @@ template <>
 struct Layout<TQ1_0> : Ternary {};
 template <>
 struct Layout<TQ2_0> : Ternary {};
+// Codes of a grid, which stand for signed bytes or, with Z, for integers from -15 to 15. META is a scale for each block or half.
+template <int B, bool H, int Z>
+struct Grid : Super {
+    static constexpr int BITS = B, HEAD = 32, META = H ? 32 : 16, HIGH = B == 3 ? 64 : 0, ZERO = Z;
+    static constexpr bool MINS = false, HALVES = H;
+};
+template <>
+struct Layout<IQ2_XXS> : Grid<3, false, ZERO_OF_BYTES> {};
+template <>
+struct Layout<IQ2_XS> : Grid<3, true, UNSIGNED_DOTS ? HALVES_128 : -1> {};
+template <>
+struct Layout<IQ2_S> : Layout<IQ2_XS> {};
+template <>
+struct Layout<IQ3_XXS> : Grid<4, false, ZERO_OF_BYTES> {};
+template <>
+struct Layout<IQ3_S> : Grid<4, false, ZERO_16> {};
+template <>
+struct Layout<IQ1_S> : Grid<3, false, ZERO_16> {};
+template <>
+struct Layout<IQ1_M> : Grid<3, true, HALVES_16> {};
 // Codes that stand for integers from -12 to 12, twice what E2M1 means. META is half of the scale, a bfloat16.
 struct Short : Plain {
     static constexpr int BITS = 4, META = 32, HIGH = 0, ZERO = ZERO_16;
@@ -167,42 +187,70 @@ constexpr bool NF4 = T == NF4_64 || T == NF4_32;
 template <Format T>
 constexpr bool FP4 = T == FP4_64 || T == FP4_32;
 template <Format T>
-constexpr bool IQ4 = T == IQ4_NL || T == IQ4_XS;
-template <Format T>
 constexpr bool DOUBLED = T == MXFP4 || T == E2M1_SHORT;
 template <Format T>
 constexpr bool E2M1 = T == E2M1_32 || T == E2M1_16;
 template <Format T>
 constexpr bool SCALED = INT4<T> || FP8<T> || NF4<T> || FP4<T> || E2M1<T> || INT8_ZERO<T> || T == INT8_128 || T == INT8_32;
+template <Format T>
+constexpr bool IQ2 = T == IQ2_XXS || T == IQ2_XS || T == IQ2_S;
+template <Format T>
+constexpr bool IQ1 = T == IQ1_S || T == IQ1_M;
 // Integers that are signed bytes.
 template <Format T>
-constexpr bool SIGNED = Layout<T>::BITS == 8 || IQ4<T>;
+constexpr bool SIGNED = Layout<T>::BITS == 8 || T == IQ4_NL || T == IQ4_XS || IQ2<T> || T == IQ3_XXS;
 
-// CODES of kernels/ops.py.
-alignas(64) constexpr float NF4_VALUES[16] = {
-    -1.0f,                -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
-    -0.09105003625154495f, 0.0f,                0.07958029955625534f, 0.16093020141124725f,  0.24611230194568634f,  0.33791524171829224f,
-    0.44070982933044434f, 0.5626170039176941f,  0.7229568362236023f,  1.0f,
+// What codes stand for: CODES of kernels/ops.py, kvalues_* of ggml-common.h, and the tables of kernels/reference/grids.py.
+struct alignas(64) Table {
+    float values[16];
 };
-alignas(64) constexpr float FP4_VALUES[16] = {
-    0.0f, 0.0052083334885537624f,  0.6666666865348816f,  1.0f,  0.3333333432674408f,  0.5f,  0.1666666716337204f,  0.25f,
-    0.0f, -0.0052083334885537624f, -0.6666666865348816f, -1.0f, -0.3333333432674408f, -0.5f, -0.1666666716337204f, -0.25f,
-};
-alignas(64) constexpr float E2M1_VALUES[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-// kvalues_mxfp4 and kvalues_iq4nl of ggml-common.h.
-alignas(64) constexpr float DOUBLED_VALUES[16] = {0.0f, 1.0f,  2.0f,  3.0f,  4.0f,  6.0f,  8.0f,  12.0f,
-                                                  0.0f, -1.0f, -2.0f, -3.0f, -4.0f, -6.0f, -8.0f, -12.0f};
-alignas(64) constexpr float IQ4_VALUES[16] = {-127.0f, -104.0f, -83.0f, -65.0f, -49.0f, -35.0f, -22.0f, -10.0f,
-                                              1.0f,    13.0f,   25.0f,  38.0f,  53.0f,  69.0f,  89.0f,  113.0f};
+constexpr Table NF4_TABLE{{-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
+                           -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+                           0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f}};
+constexpr Table FP4_TABLE{{0.0f, 0.0052083334885537624f, 0.6666666865348816f, 1.0f, 0.3333333432674408f, 0.5f, 0.1666666716337204f, 0.25f,
+                           0.0f, -0.0052083334885537624f, -0.6666666865348816f, -1.0f, -0.3333333432674408f, -0.5f, -0.1666666716337204f, -0.25f}};
+constexpr Table E2M1_TABLE{{0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f}};
+constexpr Table DOUBLED_TABLE{{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
+constexpr Table IQ4_TABLE{{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
+constexpr Table IQ2_TABLE{{8, 25, 43, 0, -8, -25, -43, 0}};
+constexpr Table IQ3_XXS_TABLE{{4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62}};
+constexpr Table IQ3_S_TABLE{{1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15}};
+constexpr Table IQ1_TABLE{{-7, 1, 9, 0, -9, -1, 7, 0}};
+
+// Null for formats without codes.
+template <Format T>
+constexpr const Table* table_of() {
+    if constexpr (NF4<T>) return &NF4_TABLE;
+    else if constexpr (FP4<T>) return &FP4_TABLE;
+    else if constexpr (E2M1<T>) return &E2M1_TABLE;
+    else if constexpr (DOUBLED<T>) return &DOUBLED_TABLE;
+    else if constexpr (T == IQ4_NL || T == IQ4_XS) return &IQ4_TABLE;
+    else if constexpr (IQ2<T>) return &IQ2_TABLE;
+    else if constexpr (T == IQ3_XXS) return &IQ3_XXS_TABLE;
+    else if constexpr (T == IQ3_S) return &IQ3_S_TABLE;
+    else if constexpr (IQ1<T>) return &IQ1_TABLE;
+    else return nullptr;
+}
+template <Format T>
+constexpr bool CODED = table_of<T>() != nullptr;
+
 // The integers of a table as bytes of a dot product, plus the zero point that it takes off.
 struct alignas(16) Codes {
     uint8_t bytes[16];
-    constexpr Codes(const float (&values)[16], int zero) : bytes{} {
-        for (int i = 0; i < 16; ++i) bytes[i] = uint8_t(int(values[i]) + zero);
-    }
 };
-constexpr Codes DOUBLED_CODES{DOUBLED_VALUES, 16}, IQ4_CODES{IQ4_VALUES, UNSIGNED_DOTS ? 128 : 0};
+template <Format T>
+constexpr Codes codes_of() {
+    const Table& table = E2M1<T> ? DOUBLED_TABLE : *table_of<T>();
+    Codes codes{};
+    for (int i = 0; i < 16; ++i) codes.bytes[i] = uint8_t(int(table.values[i]) + (!SIGNED<T> ? 16 : UNSIGNED_DOTS ? 128 : 0));
+    return codes;
+}
+template <Format T>
+constexpr Codes CODES = codes_of<T>();
+
+// By which the scales of a grid are to be multiplied: unit of kernels/reference/grids.py.
+template <Format T>
+constexpr float UNIT = IQ2<T> || IQ1<T> ? 0.125f : T == IQ3_XXS ? 0.25f : 1.0f;
 
 template <Format T>
 constexpr int LOW = Layout<T>::BITS == 8 ? 512 : Layout<T>::BITS < 4 ? 128 : 256;
@@ -236,8 +284,7 @@ PW_INLINE W group(const uint8_t* block) {
 template <Format T, int G>
 PW_INLINE W dot_group(const uint8_t* block) {
     const W w = group<T, G>(block);
-    if constexpr (E2M1<T> || DOUBLED<T>) return w_codes(w, DOUBLED_CODES.bytes);
-    else if constexpr (IQ4<T>) return w_codes(w, IQ4_CODES.bytes);
+    if constexpr (CODED<T>) return w_codes(w, CODES<T>.bytes);
     else return SIGNED<T> && UNSIGNED_DOTS ? w_xor(w, 0x80) : w;
 }
 
@@ -258,6 +305,7 @@ PW_INLINE Head read_head(const uint8_t* super) {
     else if constexpr (SCALED<T>) return {f_load((const float*)super), f_zero()};
     else if constexpr (Layout<T>::NB == 1) return {f_zero(), f_zero()};
     else if constexpr (Layout<T>::MINS) return {f_half(super), f_half(super + 32)};
+    else if constexpr (UNIT<T> != 1.0f) return {f_mul(f_half(super), f_all(UNIT<T>)), f_zero()};
     else return {f_half(super), f_zero()};
 }
 
@@ -283,11 +331,9 @@ PW_INLINE Scales read_scales(const Head& head, const uint8_t* block) {
         scales.second_minimum = f_mul(dmin, f_u4<true>(block + 16));
     } else if constexpr (L::META == 0) {
         scales.first = head.d;
-    } else if constexpr (IQ4<T>) {
+    } else if constexpr (!L::MINS) {
         scales.first = f_mul(head.d, f_s8(block));
-    } else if constexpr (L::HALVES) {
-        scales.first = f_mul(head.d, f_s8(block));
-        scales.second = f_mul(head.d, f_s8(block + 16));
+        if constexpr (L::HALVES) scales.second = f_mul(head.d, f_s8(block + 16));
     } else {
         scales.first = f_mul(head.d, f_u8(block));
         scales.minimum = f_mul(f_mul(head.dmin, f_all(-1.0f)), f_u8(block + 16));

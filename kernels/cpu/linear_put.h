@@ -42,6 +42,13 @@ constexpr Source FORMATS[N_FORMATS] = {
     {"MXFP4", 32, 17, 4},
     {"TQ1_0", 256, 54, 2},
     {"TQ2_0", 256, 66, 2},
+    {"IQ2_XXS", 256, 274, 3},
+    {"IQ2_XS", 256, 274, 3},
+    {"IQ2_S", 256, 274, 3},
+    {"IQ3_XXS", 256, 274, 4},
+    {"IQ3_S", 256, 274, 4},
+    {"IQ1_S", 256, 274, 3},
+    {"IQ1_M", 256, 274, 3},
     {"INT4", 128, 64, 4, SCALE_AND_BYTE},
     {"INT4", 64, 32, 4, SCALE_AND_BYTE},
     {"INT4", 32, 16, 4, SCALE_AND_BYTE},
@@ -266,6 +273,23 @@ void put_tq2_0(const uint8_t* block, int row, uint8_t* out) {
     put_ternary(values, row, out);
 }
 
+// Codes of a grid, as kernels/cpu/linear.py takes them out of a file's block: d, a scale for each 16 values, of 256 values a byte each.
+template <Format T>
+void put_codes(const uint8_t* block, int row, uint8_t* out) {
+    constexpr bool HALVES = T == IQ2_XS || T == IQ2_S || T == IQ1_M;
+    constexpr int BITS = FORMATS[T].bits, META = HALVES ? 32 : 16, HIGH = BITS == 3 ? 64 : 0;
+    const uint8_t *scales = block + 2, *codes = block + 18;
+    std::memcpy(out + 2 * row, block, 2);
+    out += 32;
+    for (int b = 0; b < 8; ++b, out += META + HIGH + (BITS == 3 ? 128 : 256)) {
+        out[row] = scales[2 * b];
+        if constexpr (HALVES) out[16 + row] = scales[2 * b + 1];
+        uint32_t q[8];
+        for (int g = 0; g < 8; ++g) q[g] = word(codes + 32 * b + 4 * g);
+        put_values<BITS>(q, row, out + META, out + META + HIGH);
+    }
+}
+
 // Values whose scales lie apart, past the head in which these go.
 template <Format T>
 void put_scaled(const uint8_t* values, int row, uint8_t* out) {
@@ -328,6 +352,8 @@ constexpr Put PUT[N_FORMATS] = {
     put_plain<Q4_0>,           put_plain<Q4_1>,          put_plain<Q5_0>,        put_plain<Q5_1>,      put_plain<Q8_0>,
     put_k<Q4_K>,               put_k<Q5_K>,              put_q6_k,               put_q2_k,             put_q3_k,
     put_plain<IQ4_NL>,         put_iq4_xs,               put_mxfp4,              put_tq1_0,            put_tq2_0,
+    put_codes<IQ2_XXS>,        put_codes<IQ2_XS>,        put_codes<IQ2_S>,       put_codes<IQ3_XXS>,   put_codes<IQ3_S>,
+    put_codes<IQ1_S>,          put_codes<IQ1_M>,
     put_scaled<INT4_128>,      put_scaled<INT4_64>,      put_scaled<INT4_32>,    put_scaled<INT8_128>, put_scaled<INT8_32>,
     put_scaled<INT8_ZERO_128>, put_scaled<INT8_ZERO_32>, put_scaled<E2M1_SHORT>, put_scaled<E2M1_32>,  put_scaled<E2M1_16>,
     put_float<4>,              put_float<2>,             put_float<2>,           put_fp8<FP8_128>,     put_fp8<FP8_32>,

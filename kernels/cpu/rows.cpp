@@ -69,6 +69,90 @@ class RMSNormAdd : public Op {
     float eps_;
 };
 
+// x [n, size] with rows x_stride apart, each of them `heads` vectors of `size` values; their weights are weight_stride apart.
+class LayerNorm : public Op {
+  public:
+    LayerNorm(uintptr_t out, uintptr_t x, uintptr_t weight, uintptr_t bias, int64_t heads, int64_t size, int64_t x_stride,
+              int64_t weight_stride, float eps)
+        : out_(address<float>(out)), x_(address<const float>(x)), weight_(address<const float>(weight)),
+          bias_(address<const float>(bias)), heads_(heads), size_(size), x_stride_(x_stride), weight_stride_(weight_stride),
+          eps_(eps) {}
+
+    void run(const Sizes& sizes) const override {
+        each_row(sizes.n_rows, heads_ * size_, [&](int64_t row) {
+            for (int64_t head = 0; head < heads_; ++head) {
+                const float* x = x_ + row * x_stride_ + head * size_;
+                float* out = out_ + (row * heads_ + head) * size_;
+                rows_kernels().layer_norm(x, weight_ + head * weight_stride_, bias_, out, size_, eps_);
+            }
+        });
+    }
+
+  private:
+    float* out_;
+    const float* x_;
+    const float* weight_;
+    const float* bias_;
+    int64_t heads_, size_, x_stride_, weight_stride_;
+    float eps_;
+};
+
+class Add : public Op {
+  public:
+    Add(uintptr_t out, uintptr_t x, uintptr_t y, int64_t size, int64_t x_stride, int64_t y_stride)
+        : out_(address<float>(out)), x_(address<const float>(x)), y_(address<const float>(y)), size_(size), x_stride_(x_stride),
+          y_stride_(y_stride) {}
+
+    void run(const Sizes& sizes) const override {
+        each_row(sizes.n_rows, size_, [&](int64_t row) {
+            rows_kernels().add(x_ + row * x_stride_, y_ + row * y_stride_, out_ + row * size_, size_);
+        });
+    }
+
+  private:
+    float* out_;
+    const float* x_;
+    const float* y_;
+    int64_t size_, x_stride_, y_stride_;
+};
+
+class ScaleRows : public Op {
+  public:
+    ScaleRows(uintptr_t out, uintptr_t x, uintptr_t factors, uintptr_t positions, int64_t size, int64_t x_stride)
+        : out_(address<float>(out)), x_(address<const float>(x)), factors_(address<const float>(factors)),
+          positions_(address<const int64_t>(positions)), size_(size), x_stride_(x_stride) {}
+
+    void run(const Sizes& sizes) const override {
+        each_row(sizes.n_rows, size_, [&](int64_t row) {
+            rows_kernels().scale(x_ + row * x_stride_, factors_[positions_[row]], out_ + row * size_, size_);
+        });
+    }
+
+  private:
+    float* out_;
+    const float* x_;
+    const float* factors_;
+    const int64_t* positions_;
+    int64_t size_, x_stride_;
+};
+
+class Activation : public Op {
+  public:
+    Activation(uintptr_t out, uintptr_t x, int64_t size, int64_t x_stride, bool gelu)
+        : out_(address<float>(out)), x_(address<const float>(x)), size_(size), x_stride_(x_stride), gelu_(gelu) {}
+
+    void run(const Sizes& sizes) const override {
+        const auto activate = gelu_ ? rows_kernels().gelu_tanh : rows_kernels().relu_squared;
+        each_row(sizes.n_rows, size_, [&](int64_t row) { activate(x_ + row * x_stride_, out_ + row * size_, size_); });
+    }
+
+  private:
+    float* out_;
+    const float* x_;
+    int64_t size_, x_stride_;
+    bool gelu_;
+};
+
 class GatedActivation : public Op {
   public:
     GatedActivation(uintptr_t out, uintptr_t gate, uintptr_t up, int64_t size, int64_t gate_stride, int64_t up_stride, bool gelu)
@@ -97,6 +181,10 @@ void bind_rows(nb::module_& m) {
     using I = int64_t;
     bind_op<RMSNorm, A, A, A, I, I, I, float>(m, "RMSNorm");
     bind_op<RMSNormAdd, A, A, A, A, A, I, float>(m, "RMSNormAdd");
+    bind_op<LayerNorm, A, A, A, A, I, I, I, I, float>(m, "LayerNorm");
+    bind_op<Add, A, A, A, I, I, I>(m, "Add");
+    bind_op<ScaleRows, A, A, A, A, I, I>(m, "ScaleRows");
+    bind_op<Activation, A, A, I, I, bool>(m, "Activation");
     bind_op<GatedActivation, A, A, A, I, I, I, bool>(m, "GatedActivation");
 }
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 
 from kernels.ops import DENSE, QTYPES, Impl, OpSpec
-from kernels.reference.activation import gelu_tanh_mul, silu_mul
+from kernels.reference.activation import gelu_tanh, gelu_tanh_mul, relu_squared, silu_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.cache import copy_blocks, rope_and_write_kv
-from kernels.reference.experts import add_gated, experts_down, experts_gated, route
+from kernels.reference.experts import add_gated, experts_down, experts_gated, mul, route, sigmoid_mul
 from kernels.reference.heads import heads_linear
 from kernels.reference.linear import embedding, gated_linear, quant_linear, quant_linears
-from kernels.reference.norm import rms_norm, rms_norm_add
+from kernels.reference.norm import layer_norm, rms_norm, rms_norm_add
 from kernels.reference.recurrent import causal_conv, delta_rule, state_scan
+from kernels.reference.rows import add, scale_rows
 from kernels.reference.sample import logprobs, penalize, sample
 from kernels.reference.sums import add_scaled
 from kernels.reference.uniform import uniform
@@ -60,9 +61,14 @@ IMPLS = tuple(
         ("experts_down", experts_down, _MATRICES),
         ("add_gated", add_gated, _PLAIN),
         ("add_scaled", add_scaled, _PLAIN),
+        ("mul", mul, _PLAIN),
+        ("sigmoid_mul", sigmoid_mul, _PLAIN),
         ("embedding", embedding, _MATRICES),
         ("rms_norm", rms_norm, _PLAIN),
         ("rms_norm_add", rms_norm_add, _PLAIN),
+        ("layer_norm", layer_norm, _PLAIN),
+        ("add", add, _PLAIN),
+        ("scale_rows", scale_rows, _PLAIN),
         ("rope_and_write_kv", rope_and_write_kv, _CACHES),
         ("paged_attention", paged_attention, _ATTENTION),
         ("causal_conv", causal_conv, _PLAIN),
@@ -70,6 +76,8 @@ IMPLS = tuple(
         ("state_scan", state_scan, _PLAIN),
         ("silu_mul", silu_mul, _PLAIN),
         ("gelu_tanh_mul", gelu_tanh_mul, _PLAIN),
+        ("gelu_tanh", gelu_tanh, _PLAIN),
+        ("relu_squared", relu_squared, _PLAIN),
         ("copy_blocks", copy_blocks, _CACHES),
         ("sample", sample, (OpSpec(dtype=torch.float32),)),
         ("penalize", penalize, (OpSpec(dtype=torch.float32),)),

@@ -1,4 +1,4 @@
-"""Gated activations of the MLP."""
+"""Activations of the MLP, with a gate and without."""
 
 from __future__ import annotations
 
@@ -12,3 +12,11 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
 
 def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
     return (F.gelu(gate.float(), approximate="tanh") * up.float()).to(gate.dtype)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x.float(), approximate="tanh").to(x.dtype)
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x.float()).square().to(x.dtype)

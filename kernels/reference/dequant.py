@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from kernels.ops import BLOCKS, CODES, DENSE, SCALED, Weight
+from kernels.reference.grids import CODED, dequantize_codes
 
 _LOW_NIBBLES = 0x0F0F0F0F0F0F0F0F
 _LOWEST_BITS = 0x0101010101010101
@@ -250,4 +251,5 @@ _DEQUANTIZE: dict[str, Callable[[Tensor, Tensor], None]] = {
     "MXFP4": _mxfp4,
     "TQ1_0": _tq1_0,
     "TQ2_0": _tq2_0,
+    **{qtype: partial(dequantize_codes, qtype) for qtype in CODED},
 }

@@ -63,6 +63,14 @@ def add_gated(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     return (x.float() + (y.float() if gate is None else y.float() * gate.float().sigmoid())).to(x.dtype)
 
 
+def mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.float() * y.float()).to(x.dtype)
+
+
+def sigmoid_mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.float() * y.float().sigmoid()).to(x.dtype)
+
+
 def _in_order(x: Tensor, dim: int = -1) -> Tensor:
     """The sum along a dim, which is kept, from its first element to its last."""
     first, *rest = x.split(1, dim)
@@ -85,6 +93,6 @@ def _of_expert(x: Tensor, weight: Weight, bias: Tensor | None, expert: int, n_ex
 
 def _activated(gate: Tensor, up: Tensor, activation: str, alpha: float, limit: float) -> Tensor:
     if activation == "clipped":
-        gate, up = gate.float().clamp(max=limit), up.float().clamp(-limit, limit)
-        return gate * (gate * alpha).sigmoid() * (up + 1)
+        bounded, raised = gate.float().clamp(max=limit), up.float().clamp(-limit, limit) + 1
+        return (bounded * (bounded * alpha).sigmoid() * raised).to(gate.dtype)
     return {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}[activation](gate, up)

@@ -1,4 +1,6 @@
-"""Root mean square layer normalisation (Zhang and Sennrich, 2019), alone and behind a residual sum."""
+"""Layer normalisation (Ba, Kiros and Hinton, 2016), and by the root mean square (Zhang and Sennrich, 2019), which comes behind a
+residual sum too.
+"""
 
 from __future__ import annotations
 
@@ -15,3 +17,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     total = x + residual
     return rms_norm(total, weight, eps), total
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    wide = x.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    normed = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps) * weight.float()
+    return (normed if bias is None else normed + bias.float()).to(x.dtype)

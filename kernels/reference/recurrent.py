@@ -51,13 +51,15 @@ def delta_rule(
     query_starts: Tensor,
     context_lens: Tensor,
     state_ids: Tensor,
+    tiled: bool = False,
 ) -> Tensor:
     n_each, out = v.shape[1] // q.shape[1], torch.empty_like(v)
+    spread = (lambda x: x.repeat(n_each, 1)) if tiled else (lambda x: x.repeat_interleave(n_each, 0))
     rates = -log_rates.float().exp()
     for rows, block, is_first in _sequences(query_starts, context_lens, state_ids):
         now = torch.zeros_like(state[block]) if is_first else state[block]
         for row in rows:
-            query, key = (_unit(x[row].float()).repeat_interleave(n_each, 0)[..., None] for x in (q, k))
+            query, key = (spread(_unit(x[row].float()))[..., None] for x in (q, k))
             now = now * (rates * softplus(a[row].float() + bias.float())).exp()[:, None, None]
             change = (v[row].float() - (now * key).sum(1)) * b[row].float().sigmoid()[:, None]
             now = now + key * change[:, None]

@@ -75,9 +75,8 @@ KINDS = {
 class Model:
     """A tiny model on disk and in memory, its prompts, and what transformers answers."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, family: str, settings: dict[str, Any], kinds: list[str]) -> None:
         self.name, self.folder = name, folder
-        family, settings = MODELS[name]
         self.oracle = tiny.saved(folder, family, **settings, max_position_embeddings=LONGEST + 112, vocab_size=257)
         rng = random.Random(1)
         trunk = [rng.randrange(256) for _ in range(150)]
@@ -88,7 +87,7 @@ class Model:
             "branch": trunk + [rng.randrange(256) for _ in range(40)],
         }
         self.runner = self.load()
-        assert [group.name for group in self.runner.kv_groups] == KINDS[name]
+        assert [group.name for group in self.runner.kv_groups] == kinds
         self.expected = {name: self.greedy(prompt) for name, prompt in self.prompts.items()}
 
     def load(self) -> ModelRunner:
@@ -150,7 +149,7 @@ class Bench:
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return Model(request.param, tmp_path_factory.mktemp("model"))
+    return Model(request.param, tmp_path_factory.mktemp("model"), *MODELS[request.param], KINDS[request.param])
 
 
 def text(output: RequestOutput, choice: int = 0) -> list[int]:

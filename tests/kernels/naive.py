@@ -91,6 +91,22 @@ def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return rms_norm(total, weight, eps), total
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    wide = x.double()
+    spread = wide.var(-1, correction=0, keepdim=True)
+    normed = (wide - wide.mean(-1, keepdim=True)) / (spread + eps).sqrt() * weight.double()
+    return (normed + (0 if bias is None else bias.double())).to(x.dtype)
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() + y.double()).to(x.dtype)
+
+
+def scale_rows(x: Tensor, factors: Tensor, positions: Tensor) -> Tensor:
+    rows = [row.double() * factors[position].double() for row, position in zip(x, positions.tolist(), strict=True)]
+    return torch.stack(rows).to(x.dtype) if rows else x.clone()
+
+
 def rope_and_write_kv(
     q: Tensor,
     k: Tensor | None,
@@ -187,6 +203,14 @@ def gelu_tanh_mul(gate: Tensor, up: Tensor) -> Tensor:
     return _gated(gate, up, lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    return gelu_tanh_mul(x, torch.ones_like(x))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x.double() ** 2, 0.0).to(x.dtype)
+
+
 def _gated(gate: Tensor, up: Tensor, activation: Callable[[np.ndarray], np.ndarray]) -> Tensor:
     return torch.from_numpy(activation(gate.double().numpy()) * up.double().numpy()).to(gate.dtype)
 
@@ -217,7 +241,7 @@ def causal_conv(
 
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_rates: Tensor, bias: Tensor, state: Tensor,
-    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor, tiled: bool = False,
 ) -> Tensor:  # fmt: skip
     """As the product of matrices (I - beta k k^T) that the rule is, head by head."""
 
@@ -234,7 +258,7 @@ def delta_rule(
     def read(now: Tensor, row: int, h: int, g: int) -> Tensor:
         return unit(q[row, g]) / math.sqrt(q.shape[2]) @ now
 
-    return _scan(v, state, q.shape[1], forget, read, query_starts, context_lens, state_ids)
+    return _scan(v, state, q.shape[1], forget, read, query_starts, context_lens, state_ids, tiled)
 
 
 def state_scan(
@@ -253,7 +277,7 @@ def state_scan(
 
 def _scan(
     values: Tensor, state: Tensor, n_groups: int, forget: Callable[..., Tensor], read: Callable[..., Tensor],
-    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor,
+    query_starts: Tensor, context_lens: Tensor, state_ids: Tensor, tiled: bool = False,
 ) -> Tensor:  # fmt: skip
     out, n_heads = torch.zeros_like(values), values.shape[1]
     for i, block in enumerate(state_ids.tolist()):
@@ -262,9 +286,10 @@ def _scan(
             now = state[block, h].double()
             if last - first == int(context_lens[i]):
                 now = torch.zeros_like(now)
+            group = h % n_groups if tiled else h * n_groups // n_heads
             for row in range(first, last):
-                now = forget(now, row, h, h * n_groups // n_heads)
-                out[row, h] = read(now, row, h, h * n_groups // n_heads).to(values.dtype)
+                now = forget(now, row, h, group)
+                out[row, h] = read(now, row, h, group).to(values.dtype)
             state[block, h] = now.float()
     return out
 
@@ -280,10 +305,15 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         embedding,
         rms_norm,
         rms_norm_add,
+        layer_norm,
+        add,
+        scale_rows,
         rope_and_write_kv,
         paged_attention,
         silu_mul,
         gelu_tanh_mul,
+        gelu_tanh,
+        relu_squared,
         copy_blocks,
         causal_conv,
         delta_rule,
@@ -292,6 +322,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         naive_experts.experts_gated(dense),
         naive_experts.experts_down(dense),
         naive_experts.add_gated,
+        naive_experts.mul,
+        naive_experts.sigmoid_mul,
         naive_sample.sample,
         naive_sample.penalize,
         naive_sample.logprobs,

@@ -56,7 +56,8 @@ def experts_gated(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
         values = [dense(weight).view(n_experts, width, -1) for weight in (gate, up)]
         added = [0 if bias is None else bias.double().view(n_experts, width)[ids.long()] for bias in biases]
         gated, raised = (
-            torch.einsum("nh,nkfh->nkf", x.double(), of_all[ids.long()]) + bias for of_all, bias in zip(values, added, strict=True)
+            torch.einsum("nh,nkfh->nkf", x.double(), of_all[ids.long()]) + bias
+            for of_all, bias in zip(values, added, strict=True)
         )
         if activation == "clipped":
             gated, raised = gated.clamp(max=limit), raised.clamp(-limit, limit) + 1
@@ -73,9 +74,7 @@ def experts_gated(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
 def experts_down(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
     """dense: a weight's values in float64."""
 
-    def experts_down(
-        inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int
-    ) -> Tensor:
+    def experts_down(inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int) -> Tensor:
         of_all = dense(down).view(n_experts, -1, down.shape[1])[ids.long()]
         out = torch.einsum("nkf,nkhf->nkh", inner.double().unflatten(1, (ids.shape[1], -1)), of_all)
         if bias is not None:
@@ -88,3 +87,11 @@ def experts_down(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
 def add_gated(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     factor = 1 if gate is None else 1 / (1 + (-gate.double()).exp())
     return (x.double() + y.double() * factor).to(x.dtype)
+
+
+def mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() * y.double()).to(x.dtype)
+
+
+def sigmoid_mul(x: Tensor, y: Tensor) -> Tensor:
+    return (x.double() / (1 + (-y.double()).exp())).to(x.dtype)

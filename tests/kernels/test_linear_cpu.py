@@ -54,7 +54,7 @@ def _packed(weight: Weight) -> object:
 def test_a_row_alone_and_in_any_batch_is_the_same_bits(qtype: str, group: int | None, exact: bool) -> None:
     """On every level, with one thread and several: the integers are exact, and the order of the roundings is fixed."""
     g = torch.Generator().manual_seed(1)
-    weight = random_weight(qtype, 41, N_IN, g, group, order=group in (64, 48))
+    weight = random_weight(qtype, 41, N_IN, g, group, zeros=group not in (96, N_IN), order=group in (64, 48))
     packed = _packed(weight)
     x = torch.randn(max(ROWS), N_IN, generator=g) * torch.logspace(-3, 3, max(ROWS))[:, None]
     wanted = None
@@ -89,6 +89,7 @@ MIXES = (
     ("Q2_K", "Q3_K", "IQ4_XS", "Q6_K"),
     ("MXFP4", "Q8_0", "TQ1_0", "Q2_K"),
     ("E2M1", "INT8", "TQ2_0", "IQ4_NL"),
+    ("IQ2_XS", "IQ3_S", "IQ1_M", "Q8_0"),
 )
 """Formats that need different things of the activations; with floats among them, none is multiplied as integers."""
 
@@ -220,15 +221,15 @@ def test_scales_that_are_powers_of_two_take_no_more_than_in_a_file(level: str) -
 
 
 @pytest.mark.parametrize("level", native.levels() if native else [])
-@pytest.mark.parametrize("qtype", ["MXFP4", "TQ1_0", "IQ4_XS"])
+@pytest.mark.parametrize("qtype", ["MXFP4", "TQ1_0", "IQ4_XS", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"])
 def test_every_byte_of_a_block_is_dequantised_to_the_bit(level: str, qtype: str) -> None:
-    """Each E8M0 with each byte of codes, digits of base 3 that no file has, and scales of 6 bits."""
+    """Each E8M0 with each byte of codes, digits of base 3 that no file has, scales of 6 bits, and places of grids."""
     native.set_level(level)
     n_values, n_bytes = BLOCKS[qtype]
     blocks = (torch.arange(256 * 256) * 7).to(torch.uint8).view(256, 256) + torch.arange(256, dtype=torch.uint8)[:, None]
     blocks = blocks[:, :n_bytes].contiguous()
     if qtype != "MXFP4":
-        at = {"TQ1_0": 52, "IQ4_XS": 0}[qtype]
+        at = 52 if qtype == "TQ1_0" else 0
         blocks[:, at : at + 2] = torch.tensor([0.25]).half().view(torch.uint8)
     weight = Weight(qtype, (256, n_values), blocks)
     assert torch.equal(embedding(torch.arange(256), pack(weight), torch.float32), dense(weight))

@@ -50,8 +50,8 @@ def test_a_missing_kernel_is_named_with_its_spec() -> None:
 
 
 def test_a_weight_type_nobody_knows_is_missing() -> None:
-    with pytest.raises(KernelMissing, match="IQ2_XS"):
-        resolve("quant_linear", OpSpec(dtype=torch.float32, qtype="IQ2_XS"))
+    with pytest.raises(KernelMissing, match="Q8_K"):
+        resolve("quant_linear", OpSpec(dtype=torch.float32, qtype="Q8_K"))
 
 
 def test_unknown_operators_and_doubled_sources_are_refused() -> None:

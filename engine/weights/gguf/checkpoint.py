@@ -1,4 +1,4 @@
-"""GGUFCheckpoint: a GGUF file behind the Checkpoint interface."""
+"""GGUFCheckpoint: a GGUF file, or one split into several, behind the Checkpoint interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.errors import ModelLoadError
 from engine.weights import pages
 from engine.weights.checkpoint import digest_of, no_such_tensor, require_rank
 from engine.weights.gguf.config import from_gguf
-from engine.weights.gguf.file import GGUFFile
+from engine.weights.gguf.files import GGUFFiles
 from engine.weights.gguf.names import Source, map_names, restore_rows
 from kernels.ops import BLOCKS, Weight
 from kernels.reference.dequant import dequantize
@@ -24,15 +24,12 @@ class GGUFCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = GGUFFile(path)
-        self.metadata = self.file.metadata
-        if self.metadata.get("split.count", 1) not in (0, 1):
-            raise ModelLoadError(
-                f"{path}: this file is one part of a model that was split into several.",
-                "Join the parts with `llama-gguf-split --merge`, or take a model in one file.",
-            )
-        shapes = {name: tensor.shape for name, tensor in self.file.tensors.items()}
-        self.config = from_gguf(self.metadata, shapes, self._rope_factors(), str(path))
+        self.files = GGUFFiles(path)
+        self.metadata = self.files.metadata
+        shapes = {name: tensor.shape for name, tensor in self.files.tensors.items()}
+        short, long = (self._factors(f"rope_factors_{name}.weight") for name in ("short", "long"))
+        longrope = (short, long) if short is not None and long is not None else None
+        self.config = from_gguf(self.metadata, shapes, self._factors("rope_freqs.weight"), str(path), longrope)
         self._sources, unknown = map_names(list(shapes), self.config)
         if unknown:
             raise ModelLoadError(
@@ -40,45 +37,49 @@ class GGUFCheckpoint:
                 f"{f' and {len(unknown) - 5} more' if len(unknown) > 5 else ''}.",
                 "The file is of a variant that Pagewell does not know; take another conversion of the model.",
             )
-        self.n_bytes = sum(tensor.n_bytes for tensor in self.file.tensors.values())
+        self.n_bytes = sum(tensor.n_bytes for tensor in self.files.tensors.values())
 
     @cached_property
     def digest(self) -> str:
-        tensors = self.file.tensors.values()
-        header = self.file.bytes[: self.file.header_bytes].numpy().tobytes()
-        return digest_of(header, ((t.name, self.file.bytes[t.offset : t.offset + t.n_bytes]) for t in tensors))
+        return digest_of(*self.files.samples())
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._sources)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.file.tensors[self._source(name).gguf_name].shape
+        return self.files.tensors[self._source(name).gguf_name].shape
 
     def stored_bytes(self, name: str) -> int:
-        return self.file.tensors[self._source(name).gguf_name].n_bytes
+        return self.files.tensors[self._source(name).gguf_name].n_bytes
+
+    def weight_bytes(self, name: str) -> int:
+        return self.stored_bytes(name)
+
+    def qtype(self, name: str) -> str:
+        return self.files.tensors[self._source(name).gguf_name].qtype
 
     def weight(self, name: str) -> Weight:
-        source, tensor = self._source(name), self.file.tensors[self._source(name).gguf_name]
+        source, tensor = self._source(name), self.files.tensors[self._source(name).gguf_name]
         require_rank(self, name, 2, 3)
-        data = self.file.data(tensor.name).flatten(0, -2)
+        data = self.files.data(tensor.name).flatten(0, -2)
         return Weight(tensor.qtype, (data.shape[0], tensor.shape[-1]), self._restore(data, source))
 
     def vector(self, name: str) -> Tensor:
-        source, tensor = self._source(name), self.file.tensors[self._source(name).gguf_name]
-        require_rank(self, name, 1)
-        data = self.file.data(tensor.name)
+        source, tensor = self._source(name), self.files.tensors[self._source(name).gguf_name]
+        require_rank(self, name, 1, 2)
+        data = self.files.data(tensor.name)
         values = dequantize(tensor.qtype, data) if tensor.qtype in BLOCKS else data.float()
         values = self._restore(values, source)
         return source.undo(values) if source.undo else values
 
     def is_stored(self, name: str, data: Tensor) -> bool:
-        return data.data_ptr() == self.file.data(self._source(name).gguf_name).data_ptr()
+        return data.data_ptr() == self.files.data(self._source(name).gguf_name).data_ptr()
 
     def read_ahead(self, name: str) -> None:
-        pages.read_ahead(self.file.data(self._source(name).gguf_name))
+        pages.read_ahead(self.files.data(self._source(name).gguf_name))
 
     def give_back(self, name: str) -> None:
-        pages.give_back(self.file.data(self._source(name).gguf_name))
+        pages.give_back(self.files.data(self._source(name).gguf_name))
 
     def _restore(self, data: Tensor, source: Source) -> Tensor:
         if not source.n_permuted_heads:
@@ -95,10 +96,11 @@ class GGUFCheckpoint:
             raise no_such_tensor(self.path, name)
         return self._sources[name]
 
-    def _rope_factors(self) -> tuple[float, ...] | None:
-        tensor = self.file.tensors.get("rope_freqs.weight")
+    def _factors(self, name: str) -> tuple[float, ...] | None:
+        """Of the rotary frequencies."""
+        tensor = self.files.tensors.get(name)
         if tensor is None:
             return None
         if tensor.qtype != "F32" or len(tensor.shape) != 1:
-            raise ModelLoadError(f"{self.path}: rope_freqs.weight is not a vector of F32.", "Take another conversion.")
-        return tuple(self.file.data(tensor.name).tolist())
+            raise ModelLoadError(f"{self.path}: {name} is not a vector of F32.", "Take another conversion.")
+        return tuple(self.files.data(tensor.name).tolist())

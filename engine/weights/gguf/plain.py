@@ -20,10 +20,23 @@ class Described:
     """Of its tensors by their GGUF names, rows first."""
     rope_factors: tuple[float, ...] | None = None
     """The rope_freqs tensor."""
+    longrope_factors: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """The tensors rope_factors_short and rope_factors_long."""
 
 
-def plain(fields: Fields, file: Described, family: str, *, theta: float = 10_000.0) -> ModelConfig:
-    """A decoder whose layers all see all tokens, turned by one rope; biases where the file has them. Raises ModelLoadError."""
+def plain(
+    fields: Fields,
+    file: Described,
+    family: str,
+    *,
+    theta: float = 10_000.0,
+    eps: str = "attention.layer_norm_rms_epsilon",
+    activation: str = "silu",
+) -> ModelConfig:
+    """A decoder whose layers all see all tokens, turned by one rope; biases where the file has them. Raises ModelLoadError.
+
+    eps: the field of the norms' epsilon.
+    """
     hidden_size, n_heads = fields.integer("embedding_length"), same_everywhere(fields, "attention.head_count")
     n_layers = fields.integer("block_count", high=4096)
     n_kv_heads = same_everywhere(fields, "attention.head_count_kv", n_heads)
@@ -35,7 +48,7 @@ def plain(fields: Fields, file: Described, family: str, *, theta: float = 10_000
     if len(file.shapes.get("token_embd.weight", ())) != 2:
         what = "the tensor token_embd.weight is missing or not a matrix"
         raise ModelLoadError(f"{fields.source}: {what}.", "Download the model again.")
-    rope = read_rope(fields, theta, head_dim, file.rope_factors)
+    rope = read_rope(fields, theta, head_dim, file)
     context = fields.integer("context_length")
     if rope.scaling == "yarn":
         context = max(context, int(rope.params["original_max_position_embeddings"] * rope.params["factor"]))
@@ -48,16 +61,16 @@ def plain(fields: Fields, file: Described, family: str, *, theta: float = 10_000
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
         intermediate_size=same_everywhere(fields, "feed_forward_length"),
-        rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        rms_eps=fields.number(eps),
         max_position=context,
         tie_embeddings="output.weight" not in file.shapes,
         ropes=(rope,) * n_layers,
         windows=(0,) * n_layers,
         attention_scale=head_dim**-0.5,
-        activation="silu",
+        activation=activation,
         attention_bias="blk.0.attn_q.bias" in file.shapes,
         attention_output_bias="blk.0.attn_output.bias" in file.shapes,
-        mlp_bias="blk.0.ffn_gate.bias" in file.shapes,
+        mlp_bias="blk.0.ffn_up.bias" in file.shapes,
         attn_soft_cap=fields.number("attn_logit_softcapping", 0.0),
         logit_soft_cap=fields.number("final_logit_softcapping", 0.0),
     )
@@ -66,27 +79,33 @@ def plain(fields: Fields, file: Described, family: str, *, theta: float = 10_000
 def same_everywhere(fields: Fields, name: str, default: int | None = None) -> int:
     """A number that some architectures give per layer; the ones served here have the same in all layers."""
     value = fields.get(name, None)
-    if _is_array(value) and len(value):
+    if is_array(value) and len(value):
         if any(item != value[0] for item in value):
             raise fields.bad(name, "differs from layer to layer", "Models with layers of different sizes are not supported.")
         return Fields({name: value[0]}, fields.source).integer(name)
     return fields.integer(name) if default is None else fields.integer(name, default)
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
     return isinstance(value, (list, memoryview))
 
 
-def read_rope(fields: Fields, theta: float, head_dim: int, factors: tuple[float, ...] | None) -> RopeConfig:
+def read_rope(fields: Fields, theta: float, head_dim: int, file: Described) -> RopeConfig:
     theta = fields.number("rope.freq_base", theta)
     rotary_dim = fields.integer("rope.dimension_count", head_dim)
     if rotary_dim % 2 or rotary_dim > head_dim:
         raise fields.bad("rope.dimension_count", f"is {rotary_dim}: such a part of {head_dim} dims cannot rotate in pairs")
-    if factors is not None:
-        if len(factors) != rotary_dim // 2 or not all(math.isfinite(factor) and factor > 0 for factor in factors):
-            what = f"rope_freqs.weight is not {rotary_dim // 2} positive numbers"
-            raise ModelLoadError(f"{fields.source}: {what}.", "Download the file again.")
-        return RopeConfig(theta, rotary_dim, "factors", {"factors": factors})
+    if file.rope_factors is not None:
+        _check_factors(fields, "rope_freqs", file.rope_factors, rotary_dim)
+        return RopeConfig(theta, rotary_dim, "factors", {"factors": file.rope_factors})
+    original = fields.integer("rope.scaling.original_context_length", fields.integer("context_length"))
+    if file.longrope_factors is not None:
+        for name, factors in zip(("short", "long"), file.longrope_factors, strict=True):
+            _check_factors(fields, f"rope_factors_{name}", factors, rotary_dim)
+        short, long = file.longrope_factors
+        params = {"short_factor": short, "long_factor": long, "original_max_position_embeddings": original}
+        params["attention_factor"] = fields.number("rope.scaling.attn_factor", 1.0)
+        return RopeConfig(theta, rotary_dim, "longrope", params)
     factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))
     scaling = fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     if scaling == "none" or (scaling == "linear" and factor == 1.0):
@@ -96,13 +115,15 @@ def read_rope(fields: Fields, theta: float, head_dim: int, factors: tuple[float,
     if scaling != "yarn":
         raise fields.bad("rope.scaling.type", f"is {scaling}", "Supported: none, linear, yarn.")
     scale = fields.number("rope.scaling.attn_factor", 1.0)
-    original = fields.integer("rope.scaling.original_context_length", fields.integer("context_length"))
+    # What llama.cpp calls log_mul is mscale_all_dim, of models whose mscale is 1.
+    all_dim = fields.number("rope.scaling.yarn_log_multiplier", 0.0, positive=False)
+    log = 0.1 * math.log(max(factor, 1.0))
     params = {
         "factor": factor,
         "original_max_position_embeddings": original,
         "beta_fast": fields.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": fields.number("rope.scaling.yarn_beta_slow", 1.0),
-        "attention_factor": scale * (0.1 * math.log(max(factor, 1.0)) + 1.0),
+        "attention_factor": scale * (log + 1.0) / (log * all_dim + 1.0),
         "mscale": None,
         "mscale_all_dim": None,
         "truncate": True,
@@ -110,13 +131,22 @@ def read_rope(fields: Fields, theta: float, head_dim: int, factors: tuple[float,
     return RopeConfig(theta, rotary_dim, "yarn", params)
 
 
-def pattern_windows(fields: Fields, n_layers: int, period: int) -> tuple[int, ...]:
-    """Every period-th layer is full, unless the file says otherwise (a period, or a flag per layer)."""
-    window = fields.integer("attention.sliding_window")
+def _check_factors(fields: Fields, name: str, factors: tuple[float, ...], rotary_dim: int) -> None:
+    if len(factors) != rotary_dim // 2 or not all(math.isfinite(factor) and factor > 0 for factor in factors):
+        what = f"{name}.weight is not {rotary_dim // 2} positive numbers"
+        raise ModelLoadError(f"{fields.source}: {what}.", "Download the file again.")
+
+
+def pattern_windows(fields: Fields, n_layers: int, period: int, **default: int) -> tuple[int, ...]:
+    """Every period-th layer is full, unless the file says otherwise (a period, or a flag per layer).
+
+    default: of the window, if one is known.
+    """
+    window = fields.integer("attention.sliding_window", **default)
     pattern = fields.get("attention.sliding_window_pattern", period)
-    if _is_array(pattern) and len(pattern) == n_layers:
+    if is_array(pattern) and len(pattern) == n_layers:
         return tuple(window if sliding else 0 for sliding in pattern)
-    if _is_array(pattern):
+    if is_array(pattern):
         raise fields.bad("attention.sliding_window_pattern", f"has {len(pattern)} flags for {n_layers} layers")
     period = fields.integer("attention.sliding_window_pattern", period)
     return tuple(window if (i + 1) % period else 0 for i in range(n_layers))

@@ -8,22 +8,55 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf import bamba, borrowed, deepseek, gemma, gemma4, granite, lfm2, llama, mixtures, qwen3_5
+from engine.weights.hf import (
+    bamba,
+    borrowed,
+    cohere,
+    deepseek,
+    gemma,
+    gemma4,
+    glm,
+    granite_hybrid,
+    lfm2,
+    llama,
+    mixtures,
+    olmo,
+    phi3,
+    qwen3_5,
+    ungated,
+)
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
     "mistral": llama.mistral,
+    "ministral": llama.ministral,
+    "ministral3": llama.ministral3,
     "qwen2": llama.qwen2,
     "qwen3": llama.qwen3,
     "qwen3_5_text": qwen3_5.qwen3_5,
+    "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
     "gemma4_text": gemma4.gemma4,
+    "phi3": phi3.phi3,
+    "olmo2": olmo.olmo2,
+    "olmo3": olmo.olmo3,
+    "exaone4": olmo.exaone4,
+    "smollm3": llama.smollm3,
+    "granite": llama.granite,
+    "starcoder2": ungated.starcoder2,
+    "nemotron": ungated.nemotron,
+    "cohere": cohere.cohere,
+    "cohere2": cohere.cohere2,
+    "glm": glm.glm,
+    "glm4": glm.glm4,
     "bamba": bamba.bamba,
     "deepseek_v2": deepseek.deepseek_v2,
     "deepseek_v3": deepseek.deepseek_v3,
+    "kimi_k2": deepseek.deepseek_v3,
+    "glm4_moe_lite": deepseek.glm4_moe_lite,
+    "youtu": deepseek.youtu,
     "mixtral": mixtures.mixtral,
     "qwen2_moe": mixtures.qwen2_moe,
     "qwen3_moe": mixtures.qwen3_moe,
@@ -33,7 +66,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3_5_moe_text": qwen3_5.qwen3_5_moe,
     "lfm2": lfm2.lfm2,
     "lfm2_moe": lfm2.lfm2_moe,
-    "granitemoehybrid": granite.granitemoehybrid,
+    "granitemoehybrid": granite_hybrid.granitemoehybrid,
 }
 """By model_type."""
 
@@ -52,11 +85,6 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
     model_type = fields.text("model_type")
     if model_type in TEXT_HALVES:
         return from_hf(_text_config(fields, model_type), f"{source}: text_config")
-    if fields.get("quantization_config", None):
-        raise ModelLoadError(
-            f"{source}: this checkpoint is quantised ({fields.section('quantization_config').get('quant_method', 'unknown')}).",
-            "Take the model in float16 or bfloat16, or as a GGUF file.",
-        )
     return READERS.get(model_type, borrowed.borrowed)(fields)
 
 

@@ -17,7 +17,9 @@ def checked(experts: ExpertsConfig, fields: Fields) -> ExpertsConfig | None:
     if n % routing.n_groups:
         raise fields.bad("n_group", f"is {routing.n_groups}, which does not divide {n} experts")
     if routing.n_used_groups > routing.n_groups or routing.n_used > n // routing.n_groups * routing.n_used_groups:
-        raise fields.bad("topk_group", f"is {routing.n_used_groups}: such a part of {routing.n_groups} groups has too few experts")
+        raise fields.bad(
+            "topk_group", f"is {routing.n_used_groups}: such a part of {routing.n_groups} groups has too few experts"
+        )
     return experts
 
 
@@ -44,9 +46,7 @@ def qwen_experts(
     experts = ExpertsConfig(
         n_experts=n,
         width=fields.integer("moe_intermediate_size", width),
-        routing=Routing(
-            fields.integer("num_experts_per_tok", n_used), normalised=fields.flag("norm_topk_prob", normalised)
-        ),
+        routing=Routing(fields.integer("num_experts_per_tok", n_used), normalised=fields.flag("norm_topk_prob", normalised)),
         layers=sparse_layers(fields, n_layers) if n else (),
         shared_width=shared,
         shared_gate=shared > 0,

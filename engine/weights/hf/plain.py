@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
 from engine.weights.hf.rope import read_rope, rope_section, stretched
 
+UNGATED = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "relu2": "relu_squared"}
+"""Activations of MLPs without a gate."""
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 
@@ -16,15 +20,18 @@ def plain(
     n_kv_heads: int | None = None,
     head_dim: int | None = None,
     rms_eps: float = 1e-6,
+    eps_name: str = "rms_norm_eps",
     tie: bool = False,
     activation: tuple[str, str] = ("hidden_act", "silu"),
     theta: float = 10_000.0,
     turned: float = 1.0,
+    activations: Mapping[str, str] = ACTIVATIONS,
 ) -> ModelConfig:
     """A decoder whose layers all see all tokens, turned by one rope, without biases.
 
-    The rest are defaults: n_kv_heads (None: as many as heads), head_dim (None: an equal part of the hidden size), the field of
-    the activation and its value, theta and the share of a head that turns. Raises ModelLoadError.
+    eps_name: the field of the norms' epsilon. activations: what the family's MLP may have. The rest are defaults: n_kv_heads
+    (None: as many as heads), head_dim (None: an equal part of the hidden size), the field of the activation and its value, theta
+    and the share of a head that turns. Raises ModelLoadError.
     """
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     n_layers = fields.integer("num_hidden_layers", high=4096)
@@ -33,8 +40,8 @@ def plain(
         raise fields.bad("num_key_value_heads", f"is {n_kv_heads}, which does not divide {n_heads} attention heads")
     head_dim = fields.integer("head_dim", head_dim or hidden_size // n_heads)
     name = fields.text(*activation)
-    if name not in ACTIVATIONS:
-        raise fields.bad(activation[0], f"is {name}", f"Supported: {', '.join(ACTIVATIONS)}.")
+    if name not in activations:
+        raise fields.bad(activation[0], f"is {name}", f"Supported: {', '.join(activations)}.")
     max_position = fields.integer("max_position_embeddings")
     rope = read_rope(fields, rope_section(fields), theta, head_dim, max_position, turned)
     return ModelConfig(
@@ -46,13 +53,13 @@ def plain(
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
         intermediate_size=fields.integer("intermediate_size"),
-        rms_eps=fields.number("rms_norm_eps", rms_eps),
+        rms_eps=fields.number(eps_name, rms_eps),
         max_position=stretched(rope, max_position),
         tie_embeddings=fields.flag("tie_word_embeddings", tie),
         ropes=(rope,) * n_layers,
         windows=(0,) * n_layers,
         attention_scale=head_dim**-0.5,
-        activation=ACTIVATIONS[name],
+        activation=activations[name],
     )
 
 

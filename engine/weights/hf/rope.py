@@ -4,6 +4,7 @@ older ones in `rope_theta` and `rope_scaling`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from engine.weights.config import RopeConfig
@@ -18,6 +19,7 @@ _SCALINGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("factor",),
         {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "mscale": None, "mscale_all_dim": None},
     ),
+    "longrope": ((), {"attention_factor": None}),
 }
 """Rope types: the numbers they need, and the ones they may have."""
 
@@ -35,7 +37,7 @@ def read_rope(
     """
     theta = parameters.number("rope_theta", fields.number("rope_theta", theta))
     scaling = parameters.text("rope_type", parameters.text("type", "default"))
-    scaling = "none" if scaling == "default" else scaling
+    scaling = "none" if scaling in ("default", "mrope") else scaling  # of mrope's three positions a text has the same
     if scaling not in _SCALINGS:
         supported = ", ".join(name for name in _SCALINGS if name != "none")
         raise parameters.bad("rope_type", f"is {scaling}", f"Supported: default, {supported}.")
@@ -46,14 +48,52 @@ def read_rope(
     needed, optional = _SCALINGS[scaling]
     params: dict[str, Any] = {name: parameters.number(name) for name in needed}
     params |= {name: parameters.number(name, default) for name, default in optional.items()}
-    if scaling in ("llama3", "yarn"):
+    if scaling in ("llama3", "yarn", "longrope"):
         original = fields.integer("original_max_position_embeddings", max_position)
         params["original_max_position_embeddings"] = parameters.integer("original_max_position_embeddings", original)
     elif scaling == "dynamic":
         params["original_max_position_embeddings"] = max_position
-    if scaling == "yarn":
+    if scaling == "longrope":
+        params |= {name: _factors(parameters, name, rotary_dim // 2) for name in ("short_factor", "long_factor")}
+        factor = parameters.number("factor", max_position / params["original_max_position_embeddings"])
+        if params["attention_factor"] is None:
+            params["attention_factor"] = longrope_attention(factor, params["original_max_position_embeddings"])
+    elif scaling == "yarn":
         params["truncate"] = parameters.flag("truncate", True)
     return RopeConfig(theta, rotary_dim, scaling, params)
+
+
+def _factors(parameters: Fields, name: str, n: int) -> tuple[float, ...]:
+    values = parameters.get(name)
+    if not isinstance(values, list) or len(values) != n or not all(_is_positive(value) for value in values):
+        raise parameters.bad(name, f"is not a list of {n} positive numbers")
+    return tuple(map(float, values))
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def longrope_attention(factor: float, original: int) -> float:
+    """The factor of cos and sin where nothing else is said, of a window that is `factor` times the original one."""
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+
+
+def rope_pair(
+    fields: Fields, theta: float, local_theta: float, head_dim: int, max_position: int
+) -> tuple[RopeConfig, RopeConfig]:
+    """The ropes of layers that see all and of those with a window, where each kind has its own; scaling that an older file
+    describes is of the first kind only. theta is a default, local_theta what a file without layer types means.
+    """
+    nested = fields.section("rope_parameters")
+    full = nested.section("full_attention") if nested.get("full_attention", None) else fields.section("rope_scaling")
+    local = nested.section("sliding_attention")
+    base = local.number("rope_theta", local_theta)
+    positions = head_dim, max_position
+    return (
+        read_rope(fields, full, theta, *positions),
+        read_rope(Fields({**fields.values, "rope_theta": base}, fields.source), local, base, *positions),
+    )
 
 
 def stretched(rope: RopeConfig, max_position: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.weights.fields import Fields
 
 
-def window_size(fields: Fields, default: int = 4096) -> int:
+def window_size(fields: Fields, default: int | None = 4096) -> int:
     """0 for none: an explicit null says that there is no window; absence means the default of the configuration class."""
     absent = fields.values.get("sliding_window", default) is None
     return 0 if absent else fields.integer("sliding_window", default)

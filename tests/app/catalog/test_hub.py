@@ -58,8 +58,8 @@ def test_dense_repositories_give_what_the_loader_needs_and_nothing_that_runs() -
     ("files", "quant", "said"),
     [
         (sizes("m-Q8_0.gguf"), "Q4_0", "has no Q4_0.*\n?.*It has Q8_0"),
-        (sizes("m-IQ2_XS.gguf", "m-Q2_K.gguf"), None, "does not load: IQ2_XS, Q2_K"),
-        (sizes("m-Q2_K.gguf"), "Q2_K", "does not load: Q2_K"),
+        (sizes("m-Q1_0.gguf", "m-Q4_0_4_4.gguf"), None, "does not load: Q1_0, Q4_0_4_4"),
+        (sizes("m-Q1_0.gguf"), "Q1_0", "does not load: Q1_0"),
         (sizes("m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"), None, "neither a whole GGUF"),
         (sizes("a-Q4_0.gguf", "b-Q4_0.gguf"), None, "2 files of Q4_0: a-Q4_0.gguf, b-Q4_0.gguf"),
         (sizes("mmproj-m-F16.gguf"), None, "neither a whole GGUF"),

@@ -49,9 +49,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "lfm2": ("lfm2", {"layer_types": _CONV, "num_hidden_layers": 5, "block_multiple_of": 32, "conv_bias": True}),
-    "lfm2_moe": (
+    "lfm2_moe": ("lfm2_moe", {**_EXPERTS, "layer_types": _CONV, "num_hidden_layers": 5, "num_dense_layers": 2}),
+    "lfm2_moe, scaled, without a bias": (
         "lfm2_moe",
-        {**_EXPERTS, "layer_types": _CONV, "num_hidden_layers": 5, "num_dense_layers": 2, "routed_scaling_factor": 1.5},
+        {**_EXPERTS, "layer_types": _CONV[:3], "num_dense_layers": 1, "routed_scaling_factor": 1.5, "use_expert_bias": False},
     ),
     "granitemoehybrid": ("granitemoehybrid", {**_GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "granitemoehybrid, no experts, turned": (

@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
 from tests.engine.models import tiny
+from tests.engine.models.dense import DENSE
 from tests.engine.runner.feeding import logits_of
 
 PROMPTS = [random.Random(n).choices(range(99), k=n) for n in (64, 1, 16, 37, 5)]
@@ -98,6 +99,11 @@ MODELS = {
         }.items()
     },
     "deepseek v2, experts by groups": ("deepseek_v2", {**LATENT, **EXPERTS, "topk_method": "group_limited_greedy"}),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        {**LATENT, **EXPERTS, "q_lora_rank": 24, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+    ),
+    "youtu": ("youtu", {**LATENT, "q_lora_rank": 24}),
     "deepseek v3, turned by halves": ("deepseek_v3", {**LATENT, "q_lora_rank": 24, "rope_interleave": False}),
     "gemma4": ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 0}),
     "gemma4, an embedding for each layer, shared keys": (
@@ -113,6 +119,7 @@ MODELS = {
     ),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral, window": ("mistral", {"sliding_window": 6}),
+    **DENSE,
 }
 
 

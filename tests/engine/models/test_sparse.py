@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
-from tests.engine.models import sparse, tiny
+from tests.engine.models import sparse, test_families, tiny
+from tests.engine.models.converted_sparse import ARCHITECTURES, to_gguf
 from tests.engine.models.test_families import PROMPTS
 from tests.engine.runner.feeding import logits_of
 
@@ -22,3 +25,36 @@ def test_logits_equal_those_of_transformers_whole_and_in_chunks(name, tmp_path) 
         for ours, theirs in zip(logits_of(runner, PROMPTS, most=most), expected, strict=True):
             assert ours.dtype == torch.float32
             assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
+
+
+NOT_IN_GGUF = {
+    "mixtral, window": "llama files have no windows",
+    "qwen2_moe, some layers, normalised": "qwen2moe files do not say that gains are normalised",
+    "qwen3_moe, every other layer": "qwen3moe files do not say that gains are not normalised",
+    "lfm2_moe, scaled, without a bias": "lfm2moe files have no factor",
+    "granitemoehybrid, no experts, turned": "converters turn no attention of models with Mamba",
+}
+IN_GGUF = {
+    **{name: model for name, model in sparse.MODELS.items() if name not in NOT_IN_GGUF},
+    "qwen3_5": test_families.MODELS["qwen3_5"],
+    "granitemoehybrid, no experts": (
+        "granitemoehybrid",
+        {**sparse.MODELS["granitemoehybrid"][1], "num_local_experts": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_GGUF)
+def test_logits_of_a_gguf_file_equal_those_of_the_folder(name: str, tmp_path: Path) -> None:
+    family, settings = IN_GGUF[name]
+    to_gguf(tmp_path / "folder", tiny.saved(tmp_path / "folder", family, **settings).config, tmp_path / "model.gguf")
+    config = EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact")
+    of_folder, of_file = (
+        logits_of(ModelRunner(config, open_checkpoint(tmp_path / path)), PROMPTS, most=64) for path in ("folder", "model.gguf")
+    )
+    for ours, theirs in zip(of_file, of_folder, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
+
+
+def test_every_architecture_is_tried() -> None:
+    assert {family for family, _ in IN_GGUF.values()} == set(ARCHITECTURES)

@@ -17,6 +17,7 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
+    "pad_token_id": None,
 }
 
 

@@ -137,6 +137,28 @@ void tq2_0(const uint8_t* b, float* out) {
     for (int i = 0; i < 256; ++i) out[i] = half(b + 64) * float(pair(b, i) - 1);
 }
 
+// Codes of a grid: d, 16 scales, a byte for each code.
+template <int N_BITS>
+void coded(const uint8_t* b, const int (&values)[16], float unit, float* out) {
+    for (int i = 0; i < 256; ++i) out[i] = half(b) * float(b[2 + i / 16]) * unit * float(values[b[18 + i] % (1 << N_BITS)]);
+}
+
+void iq2(const uint8_t* b, float* out) {
+    coded<3>(b, {8, 25, 43, 0, -8, -25, -43, 0}, 0.125f, out);
+}
+
+void iq3_xxs(const uint8_t* b, float* out) {
+    coded<4>(b, {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62}, 0.25f, out);
+}
+
+void iq3_s(const uint8_t* b, float* out) {
+    coded<4>(b, {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15}, 1.0f, out);
+}
+
+void iq1(const uint8_t* b, float* out) {
+    coded<3>(b, {-7, 1, 9, 0, -9, -1, 7, 0}, 0.125f, out);
+}
+
 const Plain FORMATS[] = {
     {"Q4_0", Q4_0, 32, 18, q4_0, {0}, 2, 18},          {"Q4_1", Q4_1, 32, 20, q4_1, {0, 2}, 4, 20},
     {"Q5_0", Q5_0, 32, 22, q5_0, {0}, 2, 22},          {"Q5_1", Q5_1, 32, 24, q5_1, {0, 2}, 4, 24},
@@ -145,7 +167,10 @@ const Plain FORMATS[] = {
     {"Q2_K", Q2_K, 256, 84, q2_k, {80, 82}, 0, 80},    {"Q3_K", Q3_K, 256, 110, q3_k, {108}, 0, 108},
     {"IQ4_NL", IQ4_NL, 32, 18, iq4_nl, {0}, 2, 18},    {"IQ4_XS", IQ4_XS, 256, 136, iq4_xs, {0}, 2, 136},
     {"MXFP4", MXFP4, 32, 17, mxfp4, {}, 1, 17},        {"TQ1_0", TQ1_0, 256, 54, tq1_0, {52}, 0, 52},
-    {"TQ2_0", TQ2_0, 256, 66, tq2_0, {64}, 0, 64},
+    {"TQ2_0", TQ2_0, 256, 66, tq2_0, {64}, 0, 64},     {"IQ2_XXS", IQ2_XXS, 256, 274, iq2, {0}, 18, 274},
+    {"IQ2_XS", IQ2_XS, 256, 274, iq2, {0}, 18, 274},   {"IQ2_S", IQ2_S, 256, 274, iq2, {0}, 18, 274},
+    {"IQ3_XXS", IQ3_XXS, 256, 274, iq3_xxs, {0}, 18, 274}, {"IQ3_S", IQ3_S, 256, 274, iq3_s, {0}, 18, 274},
+    {"IQ1_S", IQ1_S, 256, 274, iq1, {0}, 18, 274},     {"IQ1_M", IQ1_M, 256, 274, iq1, {0}, 18, 274},
 };
 
 // Bytes of integers that are all the lowest, or all the highest, that there are.
@@ -226,6 +251,11 @@ std::vector<uint8_t> random_blocks(const Plain& plain) {
             const uint32_t bits = (random() >> 8 & 0x83ff) | (8 + (random() >> 8 & 1)) << 10;
             blocks[at + size_t(offset)] = uint8_t(bits);
             blocks[at + size_t(offset) + 1] = uint8_t(bits >> 8);
+        }
+        // Scales of a grid are odd numbers below 32, and one for two sixteens where a file has one for 32 values.
+        for (int i = 2; plain.n_bytes == 274 && i < 18; ++i) {
+            const bool halves = plain.format == IQ2_XS || plain.format == IQ2_S || plain.format == IQ1_M;
+            blocks[at + size_t(i)] = halves || i % 2 == 0 ? blocks[at + size_t(i)] % 32 | 1 : blocks[at + size_t(i) - 1];
         }
         if (plain.format == MXFP4) blocks[at] = uint8_t(118 + (random() >> 8) % 8);
     }

@@ -88,6 +88,51 @@ PW_TEST(rms_norm_add) {
     }
 }
 
+PW_TEST(layer_norm) {
+    for (const int64_t size : SIZES) {
+        for (const bool biased : {false, true}) {
+            check.about("size " + std::to_string(size));
+            const auto x = Values::random(size, 3, 1), weight = Values::random(size, 2, 2), bias = Values::random(size, 2, 3);
+            double sum = 0, squares = 0;
+            for (int64_t i = 0; i < size; ++i) sum += x[i];
+            for (int64_t i = 0; i < size; ++i) squares += (x[i] - sum / double(size)) * (x[i] - sum / double(size));
+            const double scale = 1 / std::sqrt(squares / double(size) + EPS);
+            std::vector<double> wanted;
+            for (int64_t i = 0; i < size; ++i) {
+                wanted.push_back((x[i] - sum / double(size)) * scale * weight[i] + (biased ? bias[i] : 0.0f));
+            }
+            Values out(size, NOT_A_NUMBER);
+            rows_kernels().layer_norm(x.data(), weight.data(), biased ? bias.data() : nullptr, out.data(), size, EPS);
+            check.close("layer_norm", out.data(), wanted.data(), size, 5e-6);
+            check.that(out.kept(), "nothing is written past the end");
+        }
+    }
+}
+
+PW_TEST(sums_and_activations_of_rows) {
+    for (const int64_t size : SIZES) {
+        check.about("size " + std::to_string(size));
+        const auto x = Values::random(size, 4, 1), y = Values::random(size, 3, 2);
+        std::vector<double> added, scaled, gelus, squares;
+        for (int64_t i = 0; i < size; ++i) {
+            added.push_back(x[i] + y[i]);
+            scaled.push_back(x[i] * 1.5);
+            gelus.push_back(gelu_tanh(x[i]));
+            squares.push_back(x[i] > 0 ? double(x[i]) * x[i] : 0);
+        }
+        Values out[4] = {Values(size, NOT_A_NUMBER), Values(size, NOT_A_NUMBER), Values(size, NOT_A_NUMBER), Values(size, NOT_A_NUMBER)};
+        rows_kernels().add(x.data(), y.data(), out[0].data(), size);
+        rows_kernels().scale(x.data(), 1.5f, out[1].data(), size);
+        rows_kernels().gelu_tanh(x.data(), out[2].data(), size);
+        rows_kernels().relu_squared(x.data(), out[3].data(), size);
+        const std::vector<double>* wanted[] = {&added, &scaled, &gelus, &squares};
+        for (int i = 0; i < 4; ++i) {
+            check.close("row", out[i].data(), wanted[i]->data(), size, 2e-6);
+            check.that(out[i].kept(), "nothing is written past the end");
+        }
+    }
+}
+
 PW_TEST(silu_mul) {
     check_gated(check, "silu_mul", rows_kernels().silu_mul, silu);
 }

@@ -18,7 +18,7 @@ from engine.weights.gguf.names import restore_rows
 from engine.weights.loader import open_checkpoint
 from kernels.reference.dequant import dequantize
 from tests import models
-from tests.engine.weights.gguf_writer import entry, tensor_info, tiny_llama, typed
+from tests.engine.weights.gguf_writer import tensor_info, tiny_llama
 
 REAL = [
     models.smollm2,
@@ -76,7 +76,7 @@ def test_gemma_norms_follow_transformers_which_adds_one_itself() -> None:
         ("model.norm.weight", "output_norm.weight"),
         ("model.layers.3.self_attn.q_norm.weight", "blk.3.attn_q_norm.weight"),
     ):
-        assert torch.equal(checkpoint.vector(name), checkpoint.file.data(stored) - 1)
+        assert torch.equal(checkpoint.vector(name), checkpoint.files.data(stored) - 1)
 
 
 def _permuted(rows: torch.Tensor, n_heads: int) -> torch.Tensor:
@@ -98,14 +98,14 @@ def test_rows_of_quantised_q_and_k_move_as_wholes() -> None:
     for name, stored, n_heads in (("q_proj", "attn_q", 9), ("k_proj", "attn_k", 3)):
         weight = checkpoint.weight(f"model.layers.7.self_attn.{name}.weight")
         values = gguf.quants.dequantize(weight.data.numpy(), gguf.GGMLQuantizationType.Q4_1)
-        in_file = dequantize("Q4_1", checkpoint.file.data(f"blk.7.{stored}.weight"))
+        in_file = dequantize("Q4_1", checkpoint.files.data(f"blk.7.{stored}.weight"))
         assert torch.equal(_permuted(torch.from_numpy(values), n_heads), in_file)
 
 
 def test_weights_are_views_on_the_file_where_no_row_moves() -> None:
     checkpoint = open_checkpoint(models.smollm2())
     assert isinstance(checkpoint, GGUFCheckpoint)
-    whole = checkpoint.file.bytes
+    whole = checkpoint.files.files[0].bytes
     data = checkpoint.weight("model.layers.0.mlp.down_proj.weight").data
     assert whole.data_ptr() < data.data_ptr() < whole.data_ptr() + whole.numel()
 
@@ -131,14 +131,6 @@ def test_frequencies_in_the_file_are_no_obstacle(tmp_path: Path) -> None:
 def test_rope_factors_of_the_wrong_number_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"rope_freqs\.weight is not 8 positive numbers"):
         open_checkpoint(_write(tmp_path, "rope_freqs.weight", (5,)))
-
-
-def test_a_part_of_a_split_model_says_how_to_join_it(tmp_path: Path) -> None:
-    parts = tiny_llama()
-    parts.entries.append(entry("split.count", typed("u16", 3)))
-    (tmp_path / "model-00001-of-00003.gguf").write_bytes(parts.bytes())
-    with pytest.raises(ModelLoadError, match="--merge"):
-        open_checkpoint(tmp_path / "model-00001-of-00003.gguf")
 
 
 def test_the_digest_tells_models_apart_and_is_stable(tmp_path: Path) -> None:

@@ -70,9 +70,16 @@ def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[st
     assert config.attn_soft_cap == (getattr(oracle, "attn_logit_softcapping", None) or 0.0)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text"])
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        *("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "ministral", "ministral3", "gemma2", "phi3", "olmo2", "olmo3"),
+        *("smollm3", "granite", "starcoder2", "cohere", "cohere2", "glm", "glm4", "exaone4", "nemotron"),
+    ],
+)
 def test_absent_fields_have_the_defaults_of_transformers(model_type: str) -> None:
-    sizes = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"} | {"num_attention_heads": 32}
+    sizes = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}
+    sizes |= {"num_attention_heads": 32, "hidden_size": 256}
     complete = AutoConfig.for_model(model_type, **sizes).to_dict()
     assert from_hf({"model_type": model_type, **sizes}) == from_hf(complete)
 
@@ -177,13 +184,19 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
         ({"num_key_value_heads": 3}, "does not divide 4"),
         ({"hidden_act": "relu"}, "hidden_act is relu"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type is longrope"),
+        ({"rope_scaling": {"rope_type": "spiral"}}, "rope_type is spiral"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor is missing"),
+        (
+            {"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}},
+            "long_factor is not a list of 8 positive numbers",
+        ),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 1]}, "no_rope_layers is not a list of 7"),
+        ({"model_type": "starcoder2", "hidden_act": "silu"}, "hidden_act is silu"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_scaling": "linear"}, "expected an object"),
         ({"partial_rotary_factor": 0.2}, "cannot rotate in pairs"),
         ({"hidden_size": 2}, "head_dim is missing and would be 0"),
         ({"tie_word_embeddings": "yes"}, "expected true or false"),
-        ({"quantization_config": {"quant_method": "awq"}}, r"quantised \(awq\)"),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention"]}, "list of 7"),
         ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["ring"] * 7}, "list of 7"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "causal"),

@@ -1,0 +1,1 @@
+"""Quantised checkpoints of Hugging Face's layout, a file for each format, and quantising on load."""

@@ -1,0 +1,112 @@
+"""GPTQ: integers of 2, 3, 4 or 8 bits, as AutoGPTQ and its successor GPTQModel store them, and auto-round.
+
+Of a matrix [out, in] there are, with in * bits and out * bits in whole words of 32 bits,
+- qweight int32 [in * bits / 32, out]: the integers of a column, without gaps, so that those of three bits cross words
+- qzeros int32 [in / group, out * bits / 32]: zero points, in version 1 of the format less one; scales float16 [in / group, out]
+- g_idx int [in]: the group of each column, where they were quantised in the order of their importance (desc_act)
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import ModelLoadError
+from engine.quant.base import FLOATS, Found, Matrix, Tensors, bad, group_of, integers, modules, regroup, require, unpack
+from engine.weights.fields import Fields
+from kernels.ops import Weight
+
+BITS = (2, 3, 4, 8)
+_OFFSETS = {"gptq": 1, "gptq_v2": 0}
+"""What is missing from stored zero points, by the version of the format."""
+
+
+def find(config: Fields, tensors: Tensors) -> Found:
+    version = config.text("checkpoint_format", config.section("meta").text("checkpoint_format", "gptq"))
+    if version not in _OFFSETS or config.get("is_marlin_format", False):
+        version = version if version not in _OFFSETS else "marlin"
+        raise config.bad("checkpoint_format", f"is {version}", f"Take a checkpoint in one of {', '.join(_OFFSETS)}.")
+    return found(config, tensors, _OFFSETS[version], config.get("dynamic", {}))
+
+
+def found(config: Fields, tensors: Tensors, offset: int, overrides: Any) -> Found:
+    """offset: what is missing from stored zero points; overrides: "+:pattern" of modules -> their own bits and group_size."""
+    result = Found()
+    for module in modules(tensors, "qweight"):
+        bits, group = _numbers(config, tensors.stored_name(f"{module}.qweight").removesuffix(".qweight"), overrides)
+        result.matrices[f"{module}.weight"] = _matrix(config, tensors, module, bits, group, offset)
+    if not result.matrices:
+        raise ModelLoadError(f"{tensors.path}: no tensor is named qweight.", "Take a checkpoint that was saved quantised.")
+    return result
+
+
+def _numbers(config: Fields, module: str, overrides: Any) -> tuple[int, int]:
+    """Bits and group_size of a module; -1 for a group of a whole row."""
+    if not isinstance(overrides, dict):
+        raise config.bad("dynamic", "is no object")
+    own = config
+    for pattern, values in overrides.items():
+        try:
+            if not pattern.startswith("-:") and re.match(pattern.removeprefix("+:"), module):
+                own = Fields({**config.values, **values}, f"{config.source}: dynamic: {pattern}")
+                break
+        except (re.error, TypeError):
+            raise config.bad("dynamic", f"has {pattern!r}, which is no pattern for the names of modules") from None
+    bits = own.integer("bits")
+    if bits not in BITS:
+        raise own.bad("bits", f"is {bits}", f"Take a checkpoint of {', '.join(map(str, BITS))} bits.")
+    group = own.integer("group_size", -1, low=-1)
+    if group == 0:
+        raise own.bad("group_size", "is 0, expected a positive number, or -1 for a whole row")
+    return bits, group
+
+
+def _matrix(config: Fields, tensors: Tensors, module: str, bits: int, group: int, offset: int) -> Matrix:
+    weight, zeros, scales, g_idx = (f"{module}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx"))
+    n_words, n_out = require(tensors, weight, ("I32",), (-1, -1))
+    n_in = n_words * 32 // bits
+    if n_words * 32 % bits or n_in % 32:
+        raise bad(tensors, weight, f"has {n_words} rows, which hold no whole columns of {bits} bits")
+    stored = n_in if group == -1 else group
+    n_groups = -(-n_in // stored)
+    require(tensors, scales, tuple(FLOATS), (n_groups, n_out))
+    require(tensors, zeros, ("I32",), (n_groups, -(-n_out * bits // 32)))
+    parts = (weight, zeros, scales)
+    ordered = g_idx in tensors.names()
+    if ordered:
+        require(tensors, g_idx, ("I32", "I64"), (n_in,))
+        parts += (g_idx,)
+    qtype = "INT4" if bits <= 4 else "INT8"
+    unit = group_of(tensors, weight, qtype, n_in, stored)
+    load = partial(_load, tensors, parts, bits, stored, unit, offset)
+    is_ordered = ordered and config.flag("desc_act", False)
+    return Matrix(qtype, (n_out, n_in), unit, parts, load, zeros=True, order=is_ordered)
+
+
+def _load(tensors: Tensors, parts: tuple[str, ...], bits: int, stored: int, group: int, offset: int) -> Weight:
+    words, packed_zeros, factors, *index = (tensors.tensor(name) for name in parts)
+    n_in, n_out = words.shape[0] * 32 // bits, words.shape[1]
+    q = unpack(words.T, bits, n_in)
+    zeros = unpack(packed_zeros, bits, n_out).T.to(torch.int16) + offset
+    order = column_order(tensors, parts[-1], index[0].long(), stored, zeros.shape[1]) if index else None
+    if order is not None:
+        q = q[:, order]
+    zeros, scales = (regroup(values, stored, group, n_in) for values in (zeros, factors.T.float()))
+    return integers(q, zeros, scales, bits, None if order is None else order.int())
+
+
+def column_order(tensors: Tensors, name: str, index: Tensor, stored: int, n_groups: int) -> Tensor | None:
+    """Columns by their groups, from the group of each; None where they are so already. Raises ModelLoadError."""
+    if index.min() < 0 or index.max() >= n_groups:
+        raise bad(tensors, name, f"names groups from {index.min()} to {index.max()}, but there are {n_groups}")
+    in_order = torch.arange(len(index)) // stored
+    if torch.equal(index, in_order):
+        return None
+    order = index.argsort(stable=True)
+    if not torch.equal(index[order], in_order):
+        raise bad(tensors, name, f"has groups that are not of {stored} columns each", "Take another quantisation of the model.")
+    return order

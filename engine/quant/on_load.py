@@ -1,0 +1,195 @@
+"""Quantising a dense checkpoint as it is loaded: which matrices, to what, and a Checkpoint that does it.
+
+Only matrices that layers multiply with are quantised; embeddings and the output matrix to INT8, since every token goes through
+them; routers of experts, a thousandth of a model whose choices are all or nothing, stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.errors import ModelLoadError
+from engine.quant.base import weight_bytes
+from engine.quant.dense import quantized
+from engine.quant.stored import Store, Stored, Wanted
+from engine.weights.checkpoint import Checkpoint
+from engine.weights.config import ModelConfig
+from kernels.ops import DENSE, ROW_UNIT, Weight
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+"""Of what is made of a checkpoint: one more whenever the same scheme makes other weights."""
+DISK_SHARE = 4
+"""As small a part of what is free on the disk is for quantised weights, unless more is asked for."""
+_ENDS = re.compile(r"(model\.embed_tokens|lm_head)\.weight")
+_ROUTERS = re.compile(r".*\.(gate|router|shared_expert_gate|gate_inp)\.weight")
+
+
+class Target(NamedTuple):
+    qtype: str
+    group: int
+
+
+SCHEMES: dict[str, Target] = {
+    "int8": Target("INT8", 128),
+    "int4": Target("INT4", 64),
+    "fp8": Target("FP8", 0),
+    "nf4": Target("NF4", 64),
+    "bitsandbytes": Target("NF4", 64),
+}
+"""Values of --quantization that quantise -> what to, with the most values of a scale, 0 for a row. bitsandbytes means its NF4."""
+
+
+def target(scheme: str, name: str, shape: tuple[int, ...]) -> Target | None:
+    """What a tensor of a dense checkpoint becomes; None: it stays as it is."""
+    if len(shape) != 2 or shape[1] % ROW_UNIT or _ROUTERS.fullmatch(name):
+        return None
+    qtype, group = SCHEMES["int8"] if _ENDS.fullmatch(name) else SCHEMES[scheme]
+    return Target(qtype, math.gcd(group, shape[1]) if group else shape[1])
+
+
+def weights_bytes(checkpoint: Checkpoint, quantization: str, dtype: torch.dtype) -> int:
+    """Memory for all tensors of a checkpoint as --quantization wants them; dense ones in `dtype` if that is none.
+
+    quantization: "auto", "none" or one of SCHEMES. Reads nothing but shapes.
+    """
+    total = 0
+    for name in checkpoint.names():
+        if name == "lm_head.weight" and checkpoint.config.tie_embeddings:
+            continue
+        shape = checkpoint.shape(name)
+        made = target(quantization, name, shape) if quantization in SCHEMES else None
+        if made is not None:
+            total += weight_bytes(made.qtype, (shape[0], shape[1]), made.group, zeros=made.qtype == "INT4")
+        elif len(shape) == 2 and quantization != "none":
+            total += checkpoint.weight_bytes(name)
+        else:
+            total += math.prod(shape) * (dtype.itemsize if len(shape) == 2 else 4)
+    return total
+
+
+class QuantizedCheckpoint:
+    """A dense checkpoint whose matrices are quantised as they are asked for, or come from what an earlier load kept on disk."""
+
+    def __init__(self, checkpoint: Checkpoint, scheme: str, store: Store | None = None) -> None:
+        """Raises ModelLoadError for a checkpoint that is quantised already."""
+        for name in checkpoint.names():
+            if len(checkpoint.shape(name)) == 2 and checkpoint.qtype(name) not in DENSE:
+                raise ModelLoadError(
+                    f"{checkpoint.path}: the model is quantised already (its {name} is {checkpoint.qtype(name)}), and "
+                    f"quantization is {scheme}.",
+                    "Leave --quantization out, or take the model in float16 or bfloat16.",
+                )
+        self._checkpoint = checkpoint
+        self._scheme = scheme
+        self._targets = {name: target(scheme, name, checkpoint.shape(name)) for name in checkpoint.names()}
+        self._stored: Stored | None = None
+        if store is not None:
+            unused = {"lm_head.weight"} if checkpoint.config.tie_embeddings else set()
+            wanted = {
+                name: Wanted(*made, checkpoint.shape(name))
+                for name, made in self._targets.items()
+                if made is not None and name not in unused
+            }
+            self._stored = store.open(f"{checkpoint.digest[:40]}-{scheme}-{VERSION}", wanted)
+
+    @property
+    def path(self) -> Path:
+        return self._checkpoint.path
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._checkpoint.config
+
+    @property
+    def kind(self) -> str:
+        return self._checkpoint.kind
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self._checkpoint.metadata
+
+    @property
+    def n_bytes(self) -> int:
+        return self._checkpoint.n_bytes
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self._checkpoint.digest} {self._scheme} {VERSION}".encode()).hexdigest()
+
+    def names(self) -> tuple[str, ...]:
+        return self._checkpoint.names()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._checkpoint.shape(name)
+
+    def stored_bytes(self, name: str) -> int:
+        return self._checkpoint.stored_bytes(name)
+
+    def weight_bytes(self, name: str) -> int:
+        made, shape = self._targets.get(name), self.shape(name)
+        if made is None:
+            return self._checkpoint.weight_bytes(name)
+        return weight_bytes(made.qtype, (shape[0], shape[1]), made.group, zeros=made.qtype == "INT4")
+
+    def qtype(self, name: str) -> str:
+        made = self._targets.get(name)
+        return made.qtype if made is not None else self._checkpoint.qtype(name)
+
+    def weight(self, name: str) -> Weight:
+        made = self._targets.get(name)
+        if made is None:
+            return self._checkpoint.weight(name)
+        kept = self._stored.weight(name) if self._stored is not None else None
+        if kept is not None:
+            return kept
+        weight = quantized(self._checkpoint.weight(name), *made)
+        if self._stored is not None:
+            self._stored.keep(name, weight)
+        return weight
+
+    def vector(self, name: str) -> Tensor:
+        return self._checkpoint.vector(name)
+
+    def is_stored(self, name: str, data: Tensor) -> bool:
+        """Nothing that was quantised is: what is kept on disk is read, and checked, as a whole."""
+        return self._targets.get(name) is None and self._checkpoint.is_stored(name, data)
+
+    def read_ahead(self, name: str) -> None:
+        if self._stored is None or not self._stored.has(name):
+            self._checkpoint.read_ahead(name)
+
+    def give_back(self, name: str) -> None:
+        if self._stored is None or not self._stored.has(name):
+            self._checkpoint.give_back(name)
+
+
+def opened(checkpoint: Checkpoint, config: EngineConfig) -> Checkpoint:
+    """The checkpoint as config.quantization wants it: itself where that is auto or none.
+
+    Raises ModelLoadError for one that is quantised already. Where nothing can be kept on disk, the log says so.
+    """
+    if config.quantization not in SCHEMES:
+        return checkpoint
+    store = None
+    if config.weights_disk_folder is not None and config.weights_disk_space != 0:
+        folder = Path(config.weights_disk_folder)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            space = config.weights_disk_space
+            store = Store(folder, shutil.disk_usage(folder).free // DISK_SHARE if space is None else space)
+        except OSError as error:
+            log.warning("Quantised weights are not kept on disk: %s cannot be used: %s", folder, error)
+    return QuantizedCheckpoint(checkpoint, config.quantization, store)
