@@ -16,9 +16,8 @@ def gemma4(fields: Fields, file: Described) -> ModelConfig:
     prefix, n_layers = fields.prefix, fields.integer("block_count", high=4096)
     widths, heads = (_of_layers(fields, name, n_layers) for name in ("feed_forward_length", "attention.head_count_kv"))
     whole = {f"{prefix}feed_forward_length": min(widths), f"{prefix}attention.head_count_kv": max(heads)}
-    config = plain(
-        Fields({**fields.values, **whole}, fields.source, prefix), file, "gemma4", theta=1_000_000.0, activation="gelu_tanh"
-    )
+    settled = Fields({**fields.values, **whole}, fields.source, prefix)
+    config = plain(settled, file, "gemma4", theta=1_000_000.0, activation="gelu_tanh")
     windows = pattern_windows(fields, n_layers, 6)
     of_window = fields.integer("attention.key_length_swa", config.head_dim)
     dims = [of_window if window else config.head_dim for window in windows]
@@ -42,7 +41,7 @@ def gemma4(fields: Fields, file: Described) -> ModelConfig:
         embedding_scale=config.hidden_size**0.5,
         layer_input_size=size,
         layer_input_vocab=file.shapes.get("per_layer_token_embd.weight", (0,))[0] if size else 0,
-        experts=experts(fields, file, n_layers, normalised=True),
+        experts=experts(settled, file, n_layers, normalised=True),
     )
 
 

@@ -73,7 +73,7 @@ def _describe_deepseek(writer: gguf.GGUFWriter, config: Any, in_two: bool) -> No
     writer.add_leading_dense_block_count(config.first_k_dense_replace)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_expert_count(config.n_routed_experts)
-    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_used_count(config.num_experts_per_tok or 6)
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     writer.add_expert_weights_norm(config.model_type == "deepseek_v3" and config.norm_topk_prob)
@@ -98,7 +98,7 @@ def _deepseek(name: str, values: Tensor, config: Any, in_two: bool) -> Iterator[
 
 def _describe_gemma4(writer: gguf.GGUFWriter, config: Any, in_two: bool) -> None:
     slides = [kind == "sliding_attention" for kind in config.layer_types]
-    of_all = config.per_layer_config[slides.index(False)]
+    of_all = config.per_layer_config[str(slides.index(False))]
     n_layers, heads = config.num_hidden_layers, config.num_key_value_heads
     first = n_layers - config.num_kv_shared_layers
     wide = [config.intermediate_size * (2 if config.use_double_wide_mlp and i >= first else 1) for i in range(n_layers)]
