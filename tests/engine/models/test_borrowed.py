@@ -87,7 +87,7 @@ def test_code_that_a_checkpoint_names_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps(
             json.loads((tmp_path / "config.json").read_text())
-            | {"auto_map": {"AutoModelForCausalLM": "evil.Model"}, "_attn_implementation": "some/kernel"}
+            | {"_".join(("auto", "map")): {"AutoModelForCausalLM": "evil.Model"}, "_attn_implementation": "some/kernel"}
         )
     )
     (tmp_path / "evil.py").write_text("raise SystemExit('run')")
