@@ -32,7 +32,7 @@ EXPERTS = {
 }
 
 GEMMA4 = {
-    **{"head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 6, "sliding_window": 9},
+    **{"head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 6, "sliding_window": 9, "rms_norm_eps": 0.01},
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
 }
 
