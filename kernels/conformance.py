@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import conformance_experts, conformance_heads, conformance_recurrent, conformance_sample
+from kernels import conformance_experts, conformance_heads, conformance_recurrent, conformance_rows, conformance_sample
 from kernels.conformance_caches import ends_keys, new_caches, new_scales, set_random
 from kernels.conformance_difference import difference
 from kernels.conformance_weights import random_weight
@@ -217,46 +217,7 @@ def _norm_add_cases(spec: OpSpec) -> Iterator[Case]:
         yield _case(spec, f"{n} x {h}", build)
 
 
-def _layer_norm_cases(spec: OpSpec) -> Iterator[Case]:
-    for shape, of_heads, bias in (
-        *(((1, 576), False, True), ((5, 2048), False, False), ((0, 64), False, True), ((2, 33), False, True)),
-        *(((7, 3, 64), False, False), ((3, 4, 80), True, False)),
-    ):
-
-        def build(
-            g: torch.Generator, shape: tuple[int, ...] = shape, of_heads: bool = of_heads, bias: bool = bias
-        ) -> tuple[Any, ...]:
-            x = torch.randn(shape, generator=g) + 3
-            x[:1] *= 100
-            if len(x) > 1:
-                x[-1] = 0
-            weight = torch.randn(shape[1:] if of_heads else shape[-1:], generator=g)
-            return x.to(spec.dtype), weight, torch.randn(shape[-1], generator=g) if bias else None, 1e-5
-
-        yield _case(spec, f"shape {shape}{', a weight for each head' if of_heads else ''}", build)
-
-
-def _add_cases(spec: OpSpec) -> Iterator[Case]:
-    for n, h in ((1, 576), (0, 64), (9, 33)):
-        yield _case(spec, f"{n} x {h}", lambda g, n=n, h=h: torch.randn(2, n, h, generator=g).to(spec.dtype).unbind())
-
-
-def _scale_rows_cases(spec: OpSpec) -> Iterator[Case]:
-    for shape in ((1, 64), (0, 3, 64), (9, 3, 33)):
-
-        def build(g: torch.Generator, shape: tuple[int, ...] = shape) -> tuple[Any, ...]:
-            x = torch.randn(shape, generator=g).to(spec.dtype)
-            return x, torch.rand(40, generator=g) + 1, torch.randint(0, 40, shape[:1], generator=g)
-
-        yield _case(spec, f"shape {shape}", build)
-
-
 def _activation_cases(spec: OpSpec) -> Iterator[Case]:
-    for n, f in ((0, 8), (1, 1536), (5, 33)):
-        yield _case(spec, f"{n} x {f}", lambda g, n=n, f=f: ((torch.randn(n, f, generator=g) * 10).to(spec.dtype),))
-
-
-def _gated_activation_cases(spec: OpSpec) -> Iterator[Case]:
     for n, f in ((0, 8), (1, 1536), (5, 33)):
 
         def build(g: torch.Generator, n: int = n, f: int = f) -> tuple[Any, ...]:
@@ -484,15 +445,10 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "embedding": _embedding_cases,
     "rms_norm": _norm_cases,
     "rms_norm_add": _norm_add_cases,
-    "layer_norm": _layer_norm_cases,
-    "add": _add_cases,
-    "scale_rows": _scale_rows_cases,
     "rope_and_write_kv": _rope_cases,
     "paged_attention": _attention_cases,
-    "silu_mul": _gated_activation_cases,
-    "gelu_tanh_mul": _gated_activation_cases,
-    "gelu_tanh": _activation_cases,
-    "relu_squared": _activation_cases,
+    "silu_mul": _activation_cases,
+    "gelu_tanh_mul": _activation_cases,
     "copy_blocks": _copy_cases,
     "sample": _built(conformance_sample.sample_cases),
     "penalize": _built(conformance_sample.penalize_cases, 0),
@@ -500,7 +456,7 @@ _CASES: dict[str, Callable[[OpSpec], Iterator[Case]]] = {
     "uniform": _built(conformance_sample.uniform_cases),
     **{
         op: lambda spec, builds=builds: (_case(spec, name, build) for name, build in builds(spec))
-        for op, builds in conformance_experts.CASES.items()
+        for op, builds in (conformance_rows.CASES | conformance_experts.CASES).items()
     },
     **{
         op: lambda spec, builds=builds, state=state: (_case(spec, name, build, state) for name, build in builds(spec))

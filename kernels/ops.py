@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from kernels.ops_heads import AddScaled, HeadsLinear
+from kernels.ops_rows import Activation, Add, LayerNorm, ScaleRows
 
 DENSE: dict[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Unquantised weight types, and the dtype in which their data is held."""
@@ -351,27 +352,6 @@ class RMSNormAdd(Protocol):
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
 
 
-class LayerNorm(Protocol):
-    """x [..., h], weight [h], bias [h] or None -> [..., h]: (x - mean) / sqrt(variance + eps) * weight + bias, over the last dim.
-
-    x may have heads, [n, H, h]; then the weight may too, [H, h], one for each head.
-    """
-
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor: ...
-
-
-class Add(Protocol):
-    """x, y [n, h] -> x + y."""
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
-
-
-class ScaleRows(Protocol):
-    """x [n, ...], factors float32 [positions in all], positions int64 [n] -> each row of x times the factor of its position."""
-
-    def __call__(self, x: Tensor, factors: Tensor, positions: Tensor) -> Tensor: ...
-
-
 class RopeAndWriteKV(Protocol):
     """Rotate q and k, write k and v into the cache; return q rotated, [n, H, D].
 
@@ -463,10 +443,10 @@ class CausalConv(Protocol):
 class DeltaRule(Protocol):
     """The gated delta rule (arXiv:2412.06464), token by token; [n, H, V].
 
-    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, or of h % Hk if
-    `tiled`, each divided by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32 [n_blocks, H, K, V] S, in place, becomes
-    S' = exp(-exp(log_rate) softplus(a + bias)) S, then S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in
-    CausalConv.
+    q and k [n, Hk, K], v [n, H, V], a and b [n, H], log_rates and bias [H]; head h uses q and k of head h * Hk // H, or of
+    h % Hk if `tiled`, each divided by its length, sqrt(sum of squares + 1e-6), q by sqrt(K) too. state float32
+    [n_blocks, H, K, V] S, in place, becomes S' = exp(-exp(log_rate) softplus(a + bias)) S, then
+    S = S' + k (sigmoid(b) (v - k S')); the result is q S. The rest is as in CausalConv.
     """
 
     def __call__(
@@ -514,12 +494,6 @@ class GatedActivation(Protocol):
     """gate, up [n, f] -> [n, f]: activation(gate) * up. silu_mul: x * sigmoid(x); gelu_tanh_mul: GELU's tanh form."""
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor: ...
-
-
-class Activation(Protocol):
-    """x [n, f] -> [n, f]: gelu_tanh: GELU's tanh form; relu_squared: max(x, 0)^2."""
-
-    def __call__(self, x: Tensor) -> Tensor: ...
 
 
 class CopyBlocks(Protocol):
@@ -602,9 +576,9 @@ OPERATORS: dict[str, type] = {
     "experts_gated": ExpertsGated,
     "experts_down": ExpertsDown,
     "add_gated": AddGated,
-    "add_scaled": AddScaled,
     "mul": Product,
     "sigmoid_mul": Product,
+    "add_scaled": AddScaled,
     "embedding": Embedding,
     "rms_norm": RMSNorm,
     "rms_norm_add": RMSNormAdd,

@@ -1,6 +1,4 @@
-"""A part of the contract in ops.py: what attention over latents and layers with a factor need. Letters and rules are those of that
-file.
-"""
+"""A part of the contract in ops.py: what attention over latents, and layers with a factor, need. Letters and rules are its."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def build(config: ModelConfig, ops: Operators, max_model_len: int) -> Decoder:
 
     def layer(i: int) -> ParallelBlock:
         attention = Attention(config, ops, i, bias=config.attention_bias, output_bias=config.attention_output_bias)
-        if config.heads_norm:
+        if config.head_norms:
             heads = (config.n_heads, config.n_kv_heads)
             attention.q_norm, attention.k_norm = (HeadsNorm(ops, n, config.head_dim, config.rms_eps) for n in heads)
         return ParallelBlock(ops, attention, MLP(config, ops), norm)

@@ -212,7 +212,8 @@ class Attention:
         turned, row_norm, of a size, that of all heads together. query_factors, float32 [positions]: of each query after that.
         """
         size, n_heads, shape = config.hidden_size, config.n_heads, config.kv_shape(layer)
-        sizes = n_heads * shape.key_dim, shape.n_heads * shape.key_dim, shape.n_heads * shape.value_dim
+        q_size, k_size = n_heads * shape.key_dim, shape.n_heads * shape.key_dim
+        sizes = q_size, k_size, shape.n_heads * shape.value_dim
         if joined:
             self._qkv = Joined(ops, size, *sizes, bias=bias)
             self._inputs = {"qkv": self._qkv.whole}
@@ -225,7 +226,7 @@ class Attention:
         if head_norm:
             self.q_norm, self.k_norm = head_norm(), head_norm()
         elif row_norm:
-            self.q_norm, self.k_norm = row_norm(sizes[0]), row_norm(sizes[1])
+            self.q_norm, self.k_norm = row_norm(q_size), row_norm(k_size)
         self._norms_rows = row_norm is not None
         self._query_factors = query_factors
         self._scale_rows = ops.get("scale_rows") if query_factors is not None else None

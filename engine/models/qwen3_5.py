@@ -28,7 +28,7 @@ class GatedAttention(Attention):
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
         *qkv, gate = self._all(x)
-        q, k, v = (rows.unflatten(-1, (-1, self._head_dim)) for rows in qkv)
+        q, k, v = (rows.unflatten(-1, (-1, self._shape.key_dim)) for rows in qkv)
         return self.o(self._gate(self.attend(q, k, v, angles, inputs, caches).flatten(1), gate))
 
     def parameters(self, name: str) -> Parameters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.errors import ModelLoadError
 from engine.models import (
+    arcee,
     bamba,
     cohere,
     deepseek,
@@ -23,6 +24,7 @@ from engine.models import (
     qwen2,
     qwen3,
     qwen3_5,
+    stablelm,
     starcoder2,
     transformers_fallback,
 )
@@ -35,6 +37,7 @@ FAMILIES = {
     "qwen2": qwen2.build,
     "qwen3": qwen3.build,
     "qwen3_5": qwen3_5.build,
+    "gemma": gemma3.build,
     "gemma2": gemma3.build,
     "gemma3": gemma3.build,
     "gemma4": gemma4.build,
@@ -43,6 +46,10 @@ FAMILIES = {
     "olmo2": olmo2.build,
     "smollm3": llama.build,
     "granite": granite.build,
+    "seed_oss": llama.build,
+    "ernie4_5": llama.build,
+    "arcee": arcee.build,
+    "stablelm": stablelm.build,
     "starcoder2": starcoder2.build,
     "cohere": cohere.build,
     "cohere2": cohere.build,

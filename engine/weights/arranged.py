@@ -59,15 +59,14 @@ class Arrangement:
 class ArrangedCheckpoint:
     """See Checkpoint; what a name gives is the arrangement of stored tensors, or the stored tensor as it is."""
 
-    def __init__(self, stored: Checkpoint) -> None:
+    def __init__(self, stored: Checkpoint, made: dict[str, Arrangement]) -> None:
         self.stored = stored
         self.path: Path = stored.path
         self.config = stored.config
         self.kind = stored.kind
         self.metadata = stored.metadata
-        self._made = _arrange(stored)
-        used = {piece.stored for made in self._made.values() for piece in made.pieces}
-        self.unused = tuple(name for name in stored.names() if name not in used)
+        self._made = made
+        self.unused = _unused(stored, made)
         """Heads that predict several tokens, which nothing uses yet."""
         if self.unused:
             log.info("%s: %d tensors of heads that predict several tokens are left out.", self.path, len(self.unused))
@@ -100,21 +99,21 @@ class ArrangedCheckpoint:
 
     def weight(self, name: str) -> Weight:
         made = self._of(name)
-        if (whole := self._whole(made)) is not None:
-            if len(self.stored.shape(whole)) == 1:
+        if (whole := whole_of(made)) is not None:
+            if len(self.stored.shape(whole)) < len(made.shape) == 2:
                 return Weight("F32", (1, made.shape[1]), self.stored.vector(whole)[None])
             return self.stored.weight(whole)
         return self._joined(name, made)
 
     def vector(self, name: str) -> Tensor:
         made = self._of(name)
-        if (whole := self._whole(made)) is not None and self.stored.shape(whole) == made.shape:
+        if (whole := whole_of(made)) is not None and self.stored.shape(whole) == made.shape:
             return self.stored.vector(whole)
         values = [self._values(piece.stored)[piece.rows] for piece in made.pieces]
         return torch.cat(values).reshape(made.shape)
 
     def is_stored(self, name: str, data: Tensor) -> bool:
-        whole = self._whole(self._of(name))
+        whole = whole_of(self._of(name))
         return whole is not None and self.stored.is_stored(whole, data)
 
     def read_ahead(self, name: str) -> None:
@@ -130,12 +129,6 @@ class ArrangedCheckpoint:
             self.stored.shape(name)  # raises for what is not there
             return _unchanged(self.stored, name)
         return self._made[name]
-
-    def _whole(self, made: Arrangement) -> str | None:
-        """The stored tensor that this is, if it is one."""
-        piece = made.pieces[0]
-        is_whole = len(made.pieces) == 1 and piece.rows == slice(None) if isinstance(piece.rows, slice) else False
-        return piece.stored if is_whole and piece.turned is None else None
 
     def _values(self, stored: str) -> Tensor:
         """Of a stored tensor of any shape, in one row."""
@@ -184,6 +177,25 @@ class ArrangedCheckpoint:
                 f"{self.path}: the parts of {name} are not of one type: {first.qtype} and {other.qtype}.",
                 "Experts of a layer have to be quantised alike. " + _ANOTHER,
             )
+
+
+def arranged(stored: Checkpoint) -> Checkpoint:
+    """As the layers of its family use it: the checkpoint itself, where that is how it is stored."""
+    made = _arrange(stored)
+    as_stored = (whole_of(arrangement) == name and arrangement.shape == stored.shape(name) for name, arrangement in made.items())
+    return stored if all(as_stored) and not _unused(stored, made) else ArrangedCheckpoint(stored, made)
+
+
+def whole_of(made: Arrangement) -> str | None:
+    """The stored tensor that this is all of, if it is one."""
+    first = made.pieces[0]
+    is_all = len(made.pieces) == 1 and first.turned is None and isinstance(first.rows, slice) and first.rows == slice(None)
+    return first.stored if is_all else None
+
+
+def _unused(stored: Checkpoint, made: dict[str, Arrangement]) -> tuple[str, ...]:
+    used = {piece.stored for arrangement in made.values() for piece in arrangement.pieces}
+    return tuple(name for name in stored.names() if name not in used)
 
 
 def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:

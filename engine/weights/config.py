@@ -155,8 +155,8 @@ class ModelConfig:
     attention_output_bias: bool = False
     """o has a bias (never in qwen2, whose q, k and v have)."""
     mlp_bias: bool = False
-    heads_norm: bool = False
-    """q and k have a layer norm with weights of its own for each head (cohere)."""
+    head_norms: bool = False
+    """Heads of q and k are normed, in families where that is configured."""
     query_growth: tuple[float, int] | None = None
     """(beta, period): a query at position p is multiplied by 1 + beta log(1 + floor(p / period))."""
     attn_soft_cap: float = 0.0
@@ -191,8 +191,6 @@ class ModelConfig:
     """None where no layer has experts."""
     shared_width: int = 0
     """Of an MLP beside experts in all layers, also in models of which no layer has experts (granitemoehybrid)."""
-    head_norms: bool = False
-    """Heads of q and k are normed, in families where that is configured."""
     attention_sinks: bool = False
     """Each head has a score that takes part in the softmax without a key."""
 

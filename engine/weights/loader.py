@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError
 from engine.weights import pages
-from engine.weights.arranged import ArrangedCheckpoint
+from engine.weights.arranged import arranged
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf.checkpoint import GGUFCheckpoint
 from engine.weights.half_split import in_half_split_order
@@ -53,10 +53,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         files = sorted(path.glob("*.gguf"))
         if files and not (path / "config.json").exists():
             raise ModelLoadError(f"{path}: a folder with GGUF files is not one model.", f"Name a file of it, such as {files[0]}.")
-        return in_half_split_order(ArrangedCheckpoint(SafetensorsCheckpoint(path)))
+        return in_half_split_order(arranged(SafetensorsCheckpoint(path)))
     if not path.exists():
         raise ModelLoadError(f"{path}: there is no such file or folder.", "Check the path.")
-    return in_half_split_order(ArrangedCheckpoint(GGUFCheckpoint(path)))
+    return in_half_split_order(arranged(GGUFCheckpoint(path)))
 
 
 def fill(

@@ -18,9 +18,7 @@ _SCORES = {"softmax": 0, "sigmoid": 1, "chosen": 2}
 """As experts.cpp numbers them."""
 
 
-def route(
-    logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """ValueError where so many experts cannot be had from so many groups."""
     n_experts = logits.shape[1]
     require(torch.float32, logits=logits, bias=bias, factors=factors)

@@ -12,9 +12,7 @@ from kernels.reference.activation import gelu_tanh_mul, silu_mul
 from kernels.reference.linear import quant_linear
 
 
-def route(
-    logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     logits = logits.float()
     scores = {"softmax": lambda: torch.softmax(logits, -1), "sigmoid": logits.sigmoid, "chosen": lambda: logits}[routing.scores]()
     choice = (scores if bias is None else scores + bias).nan_to_num(-torch.inf, torch.inf, -torch.inf)

@@ -11,9 +11,7 @@ from torch import Tensor
 from kernels.ops import Routing, Weight
 
 
-def route(
-    logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """By sorting Python tuples."""
     n, n_experts = logits.shape
     ids, gains = torch.zeros(n, routing.n_used, dtype=torch.int32), torch.zeros(n, routing.n_used)

@@ -27,9 +27,7 @@ class GGUFCheckpoint:
         self.files = GGUFFiles(path)
         self.metadata = self.files.metadata
         shapes = {name: tensor.shape for name, tensor in self.files.tensors.items()}
-        short, long = (self._factors(f"rope_factors_{name}.weight") for name in ("short", "long"))
-        longrope = (short, long) if short is not None and long is not None else None
-        self.config = from_gguf(self.metadata, shapes, self._factors("rope_freqs.weight"), str(path), longrope)
+        self.config = from_gguf(self.metadata, shapes, self._factors("rope_freqs.weight"), str(path), self._longrope_factors())
         self._sources, unknown = map_names(list(shapes), self.config)
         if unknown:
             raise ModelLoadError(
@@ -95,6 +93,15 @@ class GGUFCheckpoint:
         if name not in self._sources:
             raise no_such_tensor(self.path, name)
         return self._sources[name]
+
+    def _longrope_factors(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        short, long = (self._factors(f"rope_factors_{name}.weight") for name in ("short", "long"))
+        if short is not None and long is not None:
+            return short, long
+        if short is not None or long is not None:
+            what = "of rope_factors_short.weight and rope_factors_long.weight only one is there"
+            raise ModelLoadError(f"{self.path}: {what}.", "Take another conversion.")
+        return None
 
     def _factors(self, name: str) -> tuple[float, ...] | None:
         """Of the rotary frequencies."""

@@ -75,8 +75,8 @@ def exaone4(fields: Fields, file: Described) -> ModelConfig:
 
 def cohere(fields: Fields, file: Described) -> ModelConfig:
     config = plain(fields, file, "cohere", eps="attention.layer_norm_epsilon")
-    heads_norm = "blk.0.attn_q_norm.weight" in file.shapes
-    return replace(config, heads_norm=heads_norm, logit_scale=fields.number("logit_scale"))
+    head_norms = "blk.0.attn_q_norm.weight" in file.shapes
+    return replace(config, head_norms=head_norms, logit_scale=fields.number("logit_scale"))
 
 
 def cohere2(fields: Fields, file: Described) -> ModelConfig:
@@ -103,6 +103,30 @@ def starcoder2(fields: Fields, file: Described) -> ModelConfig:
 
 def nemotron(fields: Fields, file: Described) -> ModelConfig:
     return plain(fields, file, "nemotron", eps="attention.layer_norm_epsilon", activation="relu_squared")
+
+
+def seed_oss(fields: Fields, file: Described) -> ModelConfig:
+    return plain(fields, file, "seed_oss")
+
+
+def ernie4_5(fields: Fields, file: Described) -> ModelConfig:
+    return plain(fields, file, "ernie4_5")
+
+
+def arcee(fields: Fields, file: Described) -> ModelConfig:
+    return plain(fields, file, "arcee", activation="relu_squared")
+
+
+def stablelm(fields: Fields, file: Described) -> ModelConfig:
+    if fields.flag("use_parallel_residual", False):
+        what = "is true, which of Stable LM models is not supported"
+        raise fields.bad("use_parallel_residual", what, "Take Stable LM 2 1.6B or another model.")
+    return plain(fields, file, "stablelm", eps="attention.layer_norm_epsilon")
+
+
+def gemma(fields: Fields, file: Described) -> ModelConfig:
+    config = plain(fields, file, "gemma", activation="gelu_tanh")
+    return replace(config, embedding_scale=config.hidden_size**0.5)
 
 
 def gemma2(fields: Fields, file: Described) -> ModelConfig:
@@ -147,6 +171,11 @@ READERS: dict[str, Callable[[Fields, Described], ModelConfig]] = {
     "glm4": glm4,
     "starcoder2": starcoder2,
     "nemotron": nemotron,
+    "seed_oss": seed_oss,
+    "ernie4_5": ernie4_5,
+    "arcee": arcee,
+    "stablelm": stablelm,
+    "gemma": gemma,
     "gemma2": gemma2,
     "gemma3": gemma3,
     "gemma4": gemma4.gemma4,

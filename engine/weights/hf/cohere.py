@@ -12,7 +12,7 @@ from engine.weights.hf.windows import window_size, windows_by_type
 
 def cohere(fields: Fields) -> ModelConfig:
     config = _plain(fields, "cohere", theta=500_000.0)
-    return replace(config, heads_norm=fields.flag("use_qk_norm", False))
+    return replace(config, head_norms=fields.flag("use_qk_norm", False))
 
 
 def cohere2(fields: Fields) -> ModelConfig:

@@ -34,8 +34,12 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "ministral": llama.ministral,
     "ministral3": llama.ministral3,
     "qwen2": llama.qwen2,
+    "qwen2_vl_text": llama.qwen2,
+    "qwen2_5_vl_text": llama.qwen2,
     "qwen3": llama.qwen3,
+    "qwen3_vl_text": llama.qwen3,
     "qwen3_5_text": qwen3_5.qwen3_5,
+    "gemma": gemma.gemma,
     "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
     "gemma4_text": gemma4.gemma4,
@@ -45,6 +49,10 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "exaone4": olmo.exaone4,
     "smollm3": llama.smollm3,
     "granite": llama.granite,
+    "seed_oss": llama.seed_oss,
+    "ernie4_5": llama.ernie4_5,
+    "arcee": ungated.arcee,
+    "stablelm": ungated.stablelm,
     "starcoder2": ungated.starcoder2,
     "nemotron": ungated.nemotron,
     "cohere": cohere.cohere,
@@ -75,6 +83,10 @@ TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "gemma4": ("gemma4_text", gemma4.TEXT),
     "qwen3_5": ("qwen3_5_text", qwen3_5.TEXT),
     "qwen3_5_moe": ("qwen3_5_moe_text", qwen3_5.MOE_TEXT),
+    "qwen2_vl": ("qwen2_vl_text", llama.QWEN2_VL_TEXT),
+    "qwen2_5_vl": ("qwen2_5_vl_text", llama.QWEN2_VL_TEXT),
+    "qwen3_vl": ("qwen3_vl_text", llama.QWEN3_VL_TEXT),
+    "mistral3": ("mistral", {}),
 }
 """Models that also see images -> the type of their text half, and what it has where its configuration is silent."""
 
@@ -90,9 +102,13 @@ def from_hf(config: Mapping[str, Any], source: str = "config.json") -> ModelConf
 
 def _text_config(fields: Fields, model_type: str) -> Mapping[str, Any]:
     text = fields.section("text_config").values
+    if not text and model_type in ("qwen2_vl", "qwen2_5_vl"):  # older files have its fields among those of the whole
+        text = {name: value for name, value in fields.values.items() if name not in ("model_type", "vision_config")}
     if not text:
         raise fields.bad("text_config", "is missing")
     if text.get("model_type") == model_type:
         raise fields.bad("text_config", "is a model with images again, instead of the text half of this one")
     text_type, defaults = TEXT_HALVES[model_type]
-    return {"model_type": text_type, **defaults, **{name: value for name, value in text.items() if value is not None}}
+    tied = {"tie_word_embeddings": True} if fields.flag("tie_word_embeddings", False) else {}  # the whole model's wins
+    given = {name: value for name, value in text.items() if value is not None}
+    return {"model_type": text_type, **defaults, **given, **tied}

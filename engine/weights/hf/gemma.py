@@ -1,4 +1,4 @@
-"""Gemma 2 and 3."""
+"""Gemma 1 to 3."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
-from engine.weights.hf.plain import biases, plain
+from engine.weights.hf.plain import ACTIVATIONS, biases, plain
 from engine.weights.hf.rope import rope_pair
 from engine.weights.hf.windows import window_size, windows_by_type
 
@@ -18,6 +18,14 @@ GEMMA3_TEXT = {
     "num_attention_heads": 8,
     "max_position_embeddings": 131_072,
 }
+
+
+def gemma(fields: Fields) -> ModelConfig:
+    """What the first files call "gelu" is its tanh form."""
+    activations = {**ACTIVATIONS, "gelu": "gelu_tanh"}
+    activation = ("hidden_act", "gelu_pytorch_tanh")
+    config = plain(fields, "gemma", n_kv_heads=16, head_dim=256, tie=True, activation=activation, activations=activations)
+    return replace(config, embedding_scale=config.hidden_size**0.5, **biases(fields))
 
 
 def gemma2(fields: Fields) -> ModelConfig:

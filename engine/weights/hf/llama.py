@@ -1,4 +1,4 @@
-"""Llama and the families that differ from it in a few fields: mistral, qwen2, qwen3, smollm3, granite."""
+"""Llama and the families that differ from it in a few fields: mistral, qwen2, qwen3, smollm3, granite, seed_oss, ernie4_5."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from engine.weights.config import ModelConfig
 from engine.weights.fields import Fields
 from engine.weights.hf.plain import biases, plain
 from engine.weights.hf.windows import window_size, windows_by_type
+
+QWEN2_VL_TEXT = {"max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "max_window_layers": 80}
+QWEN3_VL_TEXT = {"max_position_embeddings": 128_000, "rope_theta": 500_000.0}
+"""What the text halves have otherwise than qwen2 and qwen3, where their configurations are silent."""
 
 
 def llama(fields: Fields) -> ModelConfig:
@@ -20,9 +24,8 @@ def mistral(fields: Fields) -> ModelConfig:
 
 
 def ministral(fields: Fields) -> ModelConfig:
-    config = plain(fields, "mistral", n_kv_heads=8)
-    kinds = ["sliding_attention" if fields.values.get("sliding_window", 4096) else "full_attention"] * config.n_layers
-    return replace(config, windows=windows_by_type(fields, window_size(fields), [kind != "full_attention" for kind in kinds]))
+    config, window = plain(fields, "mistral", n_kv_heads=8), window_size(fields)
+    return replace(config, windows=windows_by_type(fields, window, [window > 0] * config.n_layers))
 
 
 _MINISTRAL3_ROPE = {
@@ -83,6 +86,21 @@ def granite(fields: Fields) -> ModelConfig:
         mlp_bias=fields.flag("mlp_bias", False),
         **biases(fields),
     )
+
+
+def seed_oss(fields: Fields) -> ModelConfig:
+    return replace(
+        plain(fields, "seed_oss", n_kv_heads=8, head_dim=128),
+        attention_bias=fields.flag("attention_bias", True),
+        attention_output_bias=fields.flag("attention_out_bias", False),
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def ernie4_5(fields: Fields) -> ModelConfig:
+    config = plain(fields, "ernie4_5", n_kv_heads=2, head_dim=128, rms_eps=1e-5, tie=True, theta=500_000.0)
+    biased = fields.flag("use_bias", False)
+    return replace(config, attention_bias=biased, attention_output_bias=biased, mlp_bias=biased)
 
 
 def _qwen_windows(fields: Fields, n_layers: int) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ def read_rope(
     params |= {name: parameters.number(name, default) for name, default in optional.items()}
     if scaling in ("llama3", "yarn", "longrope"):
         original = fields.integer("original_max_position_embeddings", max_position)
-        params["original_max_position_embeddings"] = parameters.integer("original_max_position_embeddings", original)
+        params["original_max_position_embeddings"] = parameters.integer("original_max_position_embeddings", original, low=2)
     elif scaling == "dynamic":
         params["original_max_position_embeddings"] = max_position
     if scaling == "longrope":

@@ -1,8 +1,7 @@
 """GGUF files of tiny models, by the gguf package's own writer and tensor names.
 
 What the values and the metadata become is what the classes of llama.cpp's convert_hf_to_gguf.py make of them, which the package
-does not contain: LlamaModel with permute and generate_extra_tensors, Gemma2Model, Phi3MiniModel, SmolLM3Model, GraniteModel,
-Mistral3Model, Olmo2Model, Exaone4Model, CommandR2Model, Cohere2Model, Glm4Model, StarCoder2Model, NemotronModel.
+does not contain: LlamaModel (permute, generate_extra_tensors) and, named after the models, one for each of the others.
 """
 
 from __future__ import annotations
@@ -17,17 +16,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-_PERMUTED = {"llama", "mistral", "ministral3", "smollm3", "granite"}
-_PLUS_ONE = {"gemma2", "gemma3_text", "nemotron"}
+_PERMUTED = {"llama", "mistral", "ministral3", "smollm3", "granite", "arcee"}
+_PLUS_ONE = {"gemma", "gemma2", "gemma3_text", "nemotron"}
 ARCHITECTURES = {
     **{name: name for name in ("llama", "qwen2", "qwen3", "gemma2", "phi3", "olmo2", "smollm3", "granite", "starcoder2")},
-    **{name: name for name in ("cohere2", "glm4", "exaone4", "nemotron")},
+    **{name: name for name in ("cohere2", "glm4", "exaone4", "nemotron", "gemma", "seed_oss", "ernie4_5", "arcee")},
+    "stablelm": "stablelm",
     **{"mistral": "llama", "ministral3": "mistral3", "gemma3_text": "gemma3", "olmo3": "olmo2", "cohere": "command-r"},
 }
 """By model_type."""
 
 
-def to_gguf(model: PreTrainedModel, path: Path) -> None:
+def to_gguf(model: PreTrainedModel, path: Path, qtype: gguf.GGMLQuantizationType | None = None) -> None:
+    """qtype: of matrices."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -35,7 +36,10 @@ def to_gguf(model: PreTrainedModel, path: Path) -> None:
     known = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     for name, values in _tensors(model):
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")) or name, values.contiguous().numpy())
+        data, raw = values.contiguous().numpy(), None
+        if qtype is not None and data.ndim == 2:
+            data, raw = gguf.quants.quantize(data, qtype), qtype
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")) or name, data, raw_dtype=raw)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import gguf
@@ -32,8 +32,8 @@ _LFM2 = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 Named = tuple[str, Tensor]
 
 
-def to_gguf(folder: Path, config: Any, path: Path) -> None:
-    """folder: as tiny.saved has written it, config: of the model."""
+def to_gguf(folder: Path, config: Any, path: Path, *, quantised: Mapping[str, str] = MappingProxyType({})) -> None:
+    """folder: as tiny.saved has written it, config: of the model. quantised: names within a layer -> their types."""
     config = SimpleNamespace(**config.to_dict())
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -45,7 +45,9 @@ def to_gguf(folder: Path, config: Any, path: Path) -> None:
     for name, values in _converted(_merged(tensors), config):
         gguf_name = names.get_name(name, (".weight", ".bias")) or name
         assert gguf_name != name or name.startswith(("blk.", "token_embd", "output")), name
-        writer.add_tensor(gguf_name, values.float().contiguous().numpy())
+        data, kind = values.float().contiguous().numpy(), quantised.get(gguf_name.split(".")[2] if ".layers." in name else "")
+        of_type = gguf.GGMLQuantizationType[kind or "F32"]
+        writer.add_tensor(gguf_name, gguf.quantize(data, of_type) if kind else data, raw_dtype=of_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

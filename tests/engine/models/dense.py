@@ -42,11 +42,14 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("smollm3", {"num_hidden_layers": 5}),
     "smollm3, listed layers, windows": (
         "smollm3",
-        {"no_rope_layers": [0, 1, 1], "use_sliding_window": True, "sliding_window": 7, "attention_bias": True},
+        {"no_rope_layers": [0, 1, 1], "use_sliding_window": True, "sliding_window": 7},
     ),
     "granite": (
         "granite",
-        {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3, "logits_scaling": 8.0},
+        {
+            **{"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3, "logits_scaling": 8.0},
+            "rms_norm_eps": 0.1,
+        },
     ),
     "starcoder2": ("starcoder2", {"sliding_window": 11}),
     "starcoder2, no biases": ("starcoder2", {"use_bias": False, "tie_word_embeddings": False}),
@@ -57,5 +60,10 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4": ("glm4", {"head_dim": 16, "attention_bias": False}),
     "exaone4": ("exaone4", {"num_hidden_layers": 5, "sliding_window": 9}),
     "exaone4, no windows": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "gemma": ("gemma", {"head_dim": 32}),
+    "seed_oss": ("seed_oss", {"head_dim": 32, "mlp_bias": True}),
+    "ernie4_5": ("ernie4_5", {"head_dim": 32, "use_bias": True}),
+    "arcee": ("arcee", {"attention_bias": True}),
+    "stablelm": ("stablelm", {"use_qkv_bias": True, "partial_rotary_factor": 0.25}),
     "nemotron": ("nemotron", {"attention_bias": True, "mlp_bias": True}),
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType, quants
 
 from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
@@ -15,6 +16,7 @@ from tests.engine.models.converted import ARCHITECTURES, to_gguf
 from tests.engine.models.test_families import MODELS, PROMPTS
 from tests.engine.runner.feeding import logits_of
 
+Q8_0 = GGMLQuantizationType.Q8_0
 NOT_IN_GGUF = {
     "mistral, window": "llama files have no windows",
     "qwen2, window on late layers": "qwen2 files have no windows",
@@ -37,6 +39,22 @@ CASES = {
 def test_logits_of_a_gguf_file_equal_those_of_the_folder(name: str, tmp_path: Path) -> None:
     family, settings = CASES[name]
     to_gguf(tiny.saved(tmp_path / "folder", family, **settings), tmp_path / "model.gguf")
+    _compare(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "glm4", "cohere2", "starcoder2"])
+def test_quantised_rows_are_joined_and_moved_as_those_of_the_folder(name: str, tmp_path: Path) -> None:
+    family, settings = CASES[name]
+    model = tiny.saved(tmp_path / "folder", family, **settings)
+    with torch.no_grad():
+        for matrix in (parameter for parameter in model.parameters() if parameter.dim() == 2):
+            matrix.copy_(torch.from_numpy(quants.dequantize(quants.quantize(matrix.numpy(), Q8_0), Q8_0)))
+    model.save_pretrained(tmp_path / "folder")
+    to_gguf(model, tmp_path / "model.gguf", Q8_0)
+    _compare(tmp_path)
+
+
+def _compare(tmp_path: Path) -> None:
     config = EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact")
     of_folder, of_file = (
         logits_of(ModelRunner(config, open_checkpoint(tmp_path / path)), PROMPTS, most=64) for path in ("folder", "model.gguf")

@@ -38,6 +38,18 @@ def test_words_are_cut_by_the_rules_of_the_name(name, expected):
     assert words(name, "It's 12345 tests... X'S\n\nend") == expected
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("llama-bpe", "tekken", "qwen2", "smaug-bpe", "dbrx", "gpt-4o", "command-r", "chatglm-bpe", "glm4", "refact"),
+        *("starcoder", "olmo", "exaone4", "stablelm2", "falcon3"),
+    ],
+)
+def test_names_that_files_of_dense_families_have_are_known(name):
+    """Llama 3, Mistral, Qwen, OLMo 2 and Phi 4 (dbrx), Command R, GLM 4, Granite (refact), StarCoder 2 and others."""
+    assert pre_tokenizer(name).splits
+
+
 def test_rules_that_transformers_knows_too_cut_alike():
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 

@@ -94,6 +94,9 @@ def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
         ({"rope__dimension_count": 17}, "cannot rotate in pairs"),
         ({"rope__scaling__type": "longrope"}, "longrope"),
         ({"family": "gemma3", "attention__sliding_window_pattern": [True]}, "1 flags for 7 layers"),
+        ({"family": "glm4", "rope__dimension_sections": [2, 3, 3]}, "rope.dimension_sections is there"),
+        ({"family": "stablelm", "use_parallel_residual": True}, "use_parallel_residual is true"),
+        ({"family": "command-r", "attention__layer_norm_epsilon": 1e-5}, "logit_scale is missing"),
         ({"rope_factors": (1.0,) * 7 + (0.0,)}, "rope_freqs"),
     ],
 )

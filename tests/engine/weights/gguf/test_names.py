@@ -133,6 +133,11 @@ def test_rope_factors_of_the_wrong_number_are_refused(tmp_path: Path) -> None:
         open_checkpoint(_write(tmp_path, "rope_freqs.weight", (5,)))
 
 
+def test_one_half_of_longropes_factors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"rope_factors_short\.weight and rope_factors_long\.weight only one"):
+        open_checkpoint(_write(tmp_path, "rope_factors_long.weight", (8,)))
+
+
 def test_the_digest_tells_models_apart_and_is_stable(tmp_path: Path) -> None:
     paths = []
     for i in range(3):

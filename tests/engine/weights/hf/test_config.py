@@ -75,6 +75,7 @@ def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[st
     [
         *("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "ministral", "ministral3", "gemma2", "phi3", "olmo2", "olmo3"),
         *("smollm3", "granite", "starcoder2", "cohere", "cohere2", "glm", "glm4", "exaone4", "nemotron"),
+        *("gemma", "seed_oss", "ernie4_5", "arcee", "stablelm"),
     ],
 )
 def test_absent_fields_have_the_defaults_of_transformers(model_type: str) -> None:
@@ -176,7 +177,7 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": "mixtral"}, "type mixtral are not supported"),
+        ({"model_type": "rwkv"}, "type rwkv are not supported"),
         ({"model_type": None}, "model_type is missing"),
         ({"hidden_size": "64"}, "hidden_size is '64'"),
         ({"hidden_size": -1}, "hidden_size is -1"),
@@ -192,6 +193,7 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
         ),
         ({"model_type": "smollm3", "no_rope_layers": [1, 1]}, "no_rope_layers is not a list of 7"),
         ({"model_type": "starcoder2", "hidden_act": "silu"}, "hidden_act is silu"),
+        ({"model_type": "stablelm", "qk_layernorm": True}, "qk_layernorm is true"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_scaling": "linear"}, "expected an object"),
         ({"partial_rotary_factor": 0.2}, "cannot rotate in pairs"),
