@@ -20,9 +20,9 @@ from engine.errors import ModelLoadError
 NAME = "pagewell"
 """Of our function, among transformers' implementations of attention."""
 
-_FOREIGN = ("attn_implementation", "_attn_implementation", "experts_implementation", "dtype")
-"""Of a configuration: how transformers is to compute, which may name code elsewhere. Classes it names are never looked up: the
-model's type says which one of transformers' own it is."""
+_FOREIGN = ("attn_implementation", "_attn_implementation", "experts_implementation", "dtype", "quantization_config")
+"""Of a configuration: how transformers is to compute, which may name code elsewhere, and how weights are stored. Classes that it
+names are never looked up: the model's type says which one of transformers' own it is."""
 _SEEN = {"full_attention": False, "sliding_attention": True}
 """Layer types, and whether those have the configuration's window."""
 _MOVING = ("dynamic", "longrope")
