@@ -140,6 +140,7 @@ class ModelRunner:
             "operators": "reference" if launch.missing is not None else launch.native.level(),
             "pagewell": metadata.version("pagewell"),
             "rope_window": self.max_model_len if dynamic else 0,
+            "torch": f"{torch.__version__}, transformers {metadata.version('transformers')}" if self.model.uses_torch else "",
         }
 
     @torch.inference_mode()

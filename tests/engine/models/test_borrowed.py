@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,15 @@ def test_it_is_said_once_that_the_generic_path_runs_and_what_stays_dense(
         runner(tmp_path)
     said = [record.message for record in caplog.records if "has no file for models of type" in record.message]
     assert len(said) == 1 and "vaultgemma" in said[0] and "6,336 of its weights are kept dense" in said[0]
+
+
+def test_keys_of_blocks_tell_versions_of_transformers_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it computes may change in the last bits; blocks on disk are found again only where it has not."""
+    tiny.saved(tmp_path, "helium", head_dim=16)
+    ours = runner(tmp_path)
+    before = ours.kv_extras
+    monkeypatch.setattr(metadata, "version", lambda name: "1.2.3")
+    assert before != {**ours.kv_extras, "pagewell": before["pagewell"]}
 
 
 def test_quantised_matrices_stay_quantised(tmp_path: Path) -> None:
