@@ -32,8 +32,11 @@ _LFM2 = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 Named = tuple[str, Tensor]
 
 
-def to_gguf(folder: Path, config: Any, path: Path, *, quantised: Mapping[str, str] = MappingProxyType({})) -> None:
-    """folder: as tiny.saved has written it, config: of the model. quantised: names within a layer -> their types."""
+def to_gguf(
+    folder: Path, config: Any, path: Path, *, quantised: Mapping[str, str] = MappingProxyType({}), fused: bool = False
+) -> None:
+    """folder: as tiny.saved has written it, config: of the model. quantised: names within a layer -> their types.
+    fused: gate and up of all experts are one tensor."""
     config = SimpleNamespace(**config.to_dict())
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -42,7 +45,7 @@ def to_gguf(folder: Path, config: Any, path: Path, *, quantised: Mapping[str, st
     _describe_all(writer, config, 0 if of_mlp is None else len(of_mlp))
     known = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
-    for name, values in _converted(_merged(tensors), config):
+    for name, values in _converted(_fused(_merged(tensors)) if fused else _merged(tensors), config):
         gguf_name = names.get_name(name, (".weight", ".bias")) or name
         assert gguf_name != name or name.startswith(("blk.", "token_embd", "output")), name
         data, kind = values.float().contiguous().numpy(), quantised.get(gguf_name.split(".")[2] if ".layers." in name else "")
@@ -122,6 +125,17 @@ def _merged(tensors: dict[str, Tensor]) -> Iterator[Named]:
             name.replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp"),
             torch.stack([of_all[i] for i in range(len(of_all))]),
         )
+
+
+def _fused(tensors: Iterator[Named]) -> Iterator[Named]:
+    gates = {}
+    for name, values in tensors:
+        if name.endswith("experts.gate_proj.weight"):
+            gates[name] = values
+        elif gate := name.endswith("experts.up_proj.weight") and name.replace("up_proj", "gate_proj"):
+            yield gate.replace("gate_proj", "gate_up_proj"), torch.cat((gates[gate], values), 1)
+        else:
+            yield name, values
 
 
 def _converted(tensors: Iterator[Named], config: Any) -> Iterator[Named]:
