@@ -203,7 +203,7 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
     for name in stored.names():
         common = _renamed(name, config) if stored.kind == "safetensors" else name
         layer = _LAYER.fullmatch(common)
-        if common.startswith("mtp.") or (layer and int(layer[1]) >= config.n_layers):
+        if common.startswith(("mtp.", "model.mtp_")) or (layer and int(layer[1]) >= config.n_layers):
             continue
         if (of_layer := _KEYS.fullmatch(common)) and config.kv_source(int(of_layer[1])) != int(of_layer[1]):
             continue

@@ -185,6 +185,7 @@ READERS: dict[str, Callable[[Fields, Described], ModelConfig]] = {
     "qwen35moe": experts.qwen35,
     "gpt-oss": experts.gpt_oss,
     "glm4moe": experts.glm4moe,
+    "ernie4_5-moe": experts.ernie4_5_moe,
     "lfm2": experts.lfm2,
     "lfm2moe": experts.lfm2,
     "granitehybrid": experts.granitehybrid,

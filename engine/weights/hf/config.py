@@ -67,6 +67,7 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "qwen3_moe": mixtures.qwen3_moe,
     "gpt_oss": mixtures.gpt_oss,
     "glm4_moe": mixtures.glm4_moe,
+    "ernie4_5_moe": mixtures.ernie4_5_moe,
     "qwen3_next": qwen3_5.qwen3_next,
     "qwen3_5_moe_text": qwen3_5.qwen3_5_moe,
     "lfm2": lfm2.lfm2,

@@ -1,4 +1,4 @@
-"""Decoders with experts in the place of MLPs: mixtral, qwen2_moe, qwen3_moe, gpt_oss, glm4_moe."""
+"""Decoders with experts in the place of MLPs: mixtral, qwen2_moe, qwen3_moe, gpt_oss, glm4_moe, ernie4_5_moe."""
 
 from __future__ import annotations
 
@@ -101,3 +101,23 @@ def glm4_moe(fields: Fields) -> ModelConfig:
         head_norms=fields.flag("use_qk_norm", False),
         experts=checked(experts, fields),
     )
+
+
+def ernie4_5_moe(fields: Fields) -> ModelConfig:
+    config = plain(fields, "ernie4_5_moe", n_kv_heads=4, rms_eps=1e-5, tie=True, theta=500_000.0)
+    if fields.flag("use_bias", False):
+        raise fields.bad("use_bias", "is true, and ERNIE's experts with biases are not supported")
+    width = fields.integer("moe_intermediate_size", 1536)
+    first, step = fields.integer("moe_layer_start_index", 1, low=0), fields.integer("moe_layer_interval", 1)
+    last = fields.integer("moe_layer_end_index", -1, low=-1)
+    last = config.n_layers - 1 if last == -1 else last
+    n_used = fields.integer("moe_k", fields.integer("num_experts_per_tok", 6))
+    experts = ExpertsConfig(
+        n_experts=fields.integer("moe_num_experts", 64),
+        width=width,
+        routing=Routing(n_used, normalised=True),
+        layers=tuple(i for i in range(config.n_layers) if (i + 1) % step == 0 and first <= i <= last),
+        choice_bias=True,
+        shared_width=width * fields.integer("moe_num_shared_experts", 2, low=0),
+    )
+    return replace(config, experts=checked(experts, fields))

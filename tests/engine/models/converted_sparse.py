@@ -23,6 +23,7 @@ from tests.engine.models.converted import _describe
 ARCHITECTURES = {
     **{"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next"},
     **{"qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe"},
+    **{"ernie4_5_moe": "ernie4_5-moe"},
     **{"lfm2": "lfm2", "lfm2_moe": "lfm2moe", "granitemoehybrid": "granitehybrid"},
 }
 """By model_type."""
@@ -72,9 +73,10 @@ def _describe_all(writer: gguf.GGUFWriter, config: Any, width: int) -> None:
     _describe(writer, config)
     config.num_key_value_heads = heads
     n = getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0) or getattr(config, "n_routed_experts", 0)
+    n = n or getattr(config, "moe_num_experts", 0)
     if n:
         writer.add_expert_count(n)
-        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_used_count(getattr(config, "moe_k", 0) or config.num_experts_per_tok)
     if hasattr(config, "moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"):
@@ -260,6 +262,7 @@ _CONVERT: dict[str, Callable[[str, Tensor, Any], Iterator[Named]]] = {
     "qwen3_5_moe_text": _qwen3_5,
     "gpt_oss": _gpt_oss,
     "glm4_moe": _glm4_moe,
+    "ernie4_5_moe": _glm4_moe,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
     "granitemoehybrid": _granite,
