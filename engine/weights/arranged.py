@@ -286,7 +286,9 @@ def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_b
     if not is_bias and len(shape) == 2 and shape[0] % experts.n_experts == 0:  # quantised ones are served so
         shape, turned = (experts.n_experts, shape[0] // experts.n_experts, shape[1]), False
     else:
-        turned = experts.stored_turned and stored.kind == "safetensors" and not is_bias
+        turned = (
+            stored.kind == "safetensors" and not is_bias and (experts.stored_turned or _lies_turned(stored, shape, projection))
+        )
     if len(shape) != 3 - is_bias or shape[0] != experts.n_experts:
         raise ModelLoadError(
             f"{stored.path}: {name} has the shape {list(shape)} instead of one matrix for each of {experts.n_experts} experts.",
@@ -311,6 +313,13 @@ def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_b
             starts = (e * n_rows for e in range(n))
             pieces = tuple(Piece(name, slice(first + rows.start, first + rows.stop, rows.step)) for first in starts)
         yield served, Arrangement(shape_of_part, pieces)
+
+
+def _lies_turned(stored: Checkpoint, shape: tuple[int, ...], projection: str) -> bool:
+    """Whether sizes tell that matrices are [in, out]: first releases of some models have them so, and transformers' own not."""
+    width, size = stored.config.experts.width, stored.config.hidden_size
+    n_out, n_in = (size, width) if projection == "down_proj" else (2 * width if projection == "gate_up_proj" else width, size)
+    return shape[1:] == (n_in, n_out) != (n_out, n_in)
 
 
 def _all_rows(stored: Checkpoint, name: str) -> int:

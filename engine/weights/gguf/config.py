@@ -180,6 +180,7 @@ READERS: dict[str, Callable[[Fields, Described], ModelConfig]] = {
     "gemma3": gemma3,
     "qwen2moe": experts.qwen2moe,
     "qwen3moe": experts.qwen3moe,
+    "qwen3vlmoe": experts.qwen3moe,
     "qwen3next": experts.qwen3next,
     "qwen35": experts.qwen35,
     "qwen35moe": experts.qwen35,

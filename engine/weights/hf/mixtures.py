@@ -49,6 +49,24 @@ def qwen3_moe(fields: Fields) -> ModelConfig:
     )
 
 
+QWEN3_VL_MOE_TEXT = {
+    "vocab_size": 151_936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 128_000,
+}
+
+
+def qwen3_vl_moe(fields: Fields) -> ModelConfig:
+    """As Qwen3 with experts, but for defaults, and for gains, which are always divided by their sum."""
+    config = plain(fields, "qwen3_moe", n_kv_heads=16, tie=True, theta=500_000.0)
+    values = Fields({**fields.values, "norm_topk_prob": True}, fields.source)
+    experts = qwen_experts(values, config.n_layers, n=60, n_used=4, width=1408, normalised=True)
+    return replace(config, head_norms=True, experts=experts, **biases(fields))
+
+
 def gpt_oss(fields: Fields) -> ModelConfig:
     config = plain(fields, "gpt_oss", n_kv_heads=8, head_dim=64, rms_eps=1e-5, theta=150_000.0)
     slides = [i % 2 == 0 for i in range(config.n_layers)]
