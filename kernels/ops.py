@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kernels.ops_heads import AddScaled, HeadsLinear
 from kernels.ops_rows import Activation, Add, LayerNorm, ScaleRows
 
 DENSE: dict[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -250,14 +251,6 @@ class GatedLinear(Protocol):
     ) -> Tensor: ...
 
 
-class HeadsLinear(Protocol):
-    """x [n, H, kept + in], weight [H, in, out] of a dtype in DENSE -> [n, H, kept + out]: of each head the first `kept` dims as
-    they are, and behind them the others times its own matrix.
-    """
-
-    def __call__(self, x: Tensor, weight: Tensor, kept: int = 0) -> Tensor: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Routing:
     """How the experts of a row are chosen from their logits."""
@@ -336,12 +329,6 @@ class Product(Protocol):
     """x and y [n, f] -> [n, f]. mul: x * y; sigmoid_mul: x * sigmoid(y)."""
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
-
-
-class AddScaled(Protocol):
-    """x and y [n, h] -> [n, h]: (x + y) * factor, rounded after each."""
-
-    def __call__(self, x: Tensor, y: Tensor, factor: float) -> Tensor: ...
 
 
 class Embedding(Protocol):

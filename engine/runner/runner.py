@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, JoinedStorage, KVStorage, StateStorage, Storage
-from engine.models import registry
+from engine.models import latent, registry
 from engine.models.operators import Operators
 from engine.quant import on_load
 from engine.runner import memory, threads
@@ -58,6 +58,7 @@ class ModelRunner:
         self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
         self.weights_bytes = on_load.weights_bytes(checkpoint, "none" if config.quantization == "none" else "auto", self.dtype)
+        self.weights_bytes += 0 if config.quantization == "none" else latent.widened_bytes(checkpoint)
         self.digest = checkpoint.digest
         self.budget = memory.fit(
             config,

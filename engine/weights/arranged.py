@@ -29,10 +29,12 @@ log = logging.getLogger(__name__)
 _ONE = re.compile(r"(.*\.experts)\.(0|[1-9]\d{0,4})\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
 _ALL = re.compile(r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(?:\.weight|([._]bias))?")
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
-_CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")
-_VECTORS = ("e_score_correction_bias", ".A_log", ".D", "mamba.norm.weight")
+_OF_HEADS = re.compile(r".*\.self_attn\.(?:k_b_proj|v_b_proj)\.weight")
+"""Matrices of all heads, which files have in three dims."""
 _KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\..*")
 """What layers that read the keys and values of others have no use for, though files have it."""
+_CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")
+_VECTORS = ("e_score_correction_bias", ".A_log", ".D", "mamba.norm.weight")
 _ANOTHER = "Take another conversion of the model."
 
 
@@ -212,6 +214,9 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
             singles.setdefault(f"{one[1]}.{one[3]}.{one[4]}", {})[int(one[2])] = name
         elif config.experts is not None and whole:
             made.update(_of_all(stored, name, whole[1], whole[2], is_bias=bool(whole[3])))
+        elif _OF_HEADS.fullmatch(common):
+            shape = stored.shape(name)
+            made[common] = Arrangement((torch.Size(shape[:-1]).numel(), shape[-1]), (Piece(name, slice(None)),))
         elif split := _split(common, config):
             made.update(_cut(stored, name, split))
         else:

@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
 from tests.engine.models import tiny
-from tests.engine.models.test_families import PROMPTS
+from tests.engine.models.test_families import GEMMA4, PROMPTS
 from tests.engine.runner.feeding import logits_of
 
 _EYES = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 32, "num_heads": 2, "patch_size": 4}
@@ -50,6 +50,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {"head_dim": 16, "sliding_window": 9},
         {**_PIXTRAL, "image_size": 56, "patch_size": 14},
         {"mm_tokens_per_image": 4},
+    ),
+    "gemma4": (
+        "gemma4",
+        {**GEMMA4, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 99, "pad_token_id": 0},
+        {**_PIXTRAL, "num_key_value_heads": 2, "position_embedding_size": 16},
+        {"audio_config": None},
     ),
     "mistral3, tied": ("mistral3", {"model_type": "mistral", "sliding_window": None}, _PIXTRAL, {}),
     "mistral3 of ministral3": (
