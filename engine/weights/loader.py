@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +24,8 @@ _QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
 _READ_AHEAD_BYTES = 64 << 20
 _LARGE_BYTES = 32 << 20
 _TILE_ROWS = 512
+_HEAD = "lm_head.weight"
+_COMPARED_ROWS = 64
 
 
 class Slot(Protocol):
@@ -53,10 +56,23 @@ def open_checkpoint(path: Path) -> Checkpoint:
         files = sorted(path.glob("*.gguf"))
         if files and not (path / "config.json").exists():
             raise ModelLoadError(f"{path}: a folder with GGUF files is not one model.", f"Name a file of it, such as {files[0]}.")
-        return in_half_split_order(arranged(SafetensorsCheckpoint(path)))
+        return in_half_split_order(arranged(_tied_if_alike(SafetensorsCheckpoint(path))))
     if not path.exists():
         raise ModelLoadError(f"{path}: there is no such file or folder.", "Check the path.")
     return in_half_split_order(arranged(GGUFCheckpoint(path)))
+
+
+def _tied_if_alike(checkpoint: SafetensorsCheckpoint) -> SafetensorsCheckpoint:
+    """An output matrix in the files that is not the embedding is one of its own, whatever the configuration says: transformers
+    takes it so too. Some rows tell.
+    """
+    if checkpoint.config.tie_embeddings and _HEAD in checkpoint.names():
+        embedding, head = (checkpoint.weight(name) for name in ("model.embed_tokens.weight", _HEAD))
+        rows = torch.linspace(0, embedding.shape[0] - 1, _COMPARED_ROWS).long()
+        alike = (embedding.qtype, embedding.shape) == (head.qtype, head.shape)
+        if not alike or not torch.equal(*(dequant.dense(w.map(lambda tensor: tensor[rows])) for w in (embedding, head))):
+            checkpoint.config = replace(checkpoint.config, tie_embeddings=False)
+    return checkpoint
 
 
 def fill(
@@ -106,7 +122,7 @@ def fill(
 def _compare(slots: Mapping[str, Slot], checkpoint: Checkpoint) -> None:
     names = set(checkpoint.names())
     missing = sorted(slots.keys() - names)
-    unused = sorted(names - slots.keys() - ({"lm_head.weight"} if checkpoint.config.tie_embeddings else set()))
+    unused = sorted(names - slots.keys() - ({_HEAD} if checkpoint.config.tie_embeddings else set()))
     misshapen = [
         f"{name} {list(checkpoint.shape(name))} instead of {list(slot.shape)}"
         for name, slot in slots.items()

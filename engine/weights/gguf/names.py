@@ -191,6 +191,7 @@ NAMES: dict[str, Names] = {
     "mixtral": Names(_LAYER | _EXPERTS, permuted=True),
     "qwen2_moe": Names(_LAYER | _EXPERTS),
     "qwen3_moe": Names(_LAYER | _EXPERTS),
+    "ernie4_5_moe": Names(_LAYER | _EXPERTS),
     "gpt_oss": Names(_LAYER | _EXPERTS | _NORM_AFTER | {"attn_sinks.weight": "self_attn.sinks"}),
     "glm4_moe": Names(_LAYER | _EXPERTS | _NORM_AFTER | _NEXT_TOKENS),
     "qwen3_next": Names(_LAYER | _EXPERTS | _NORM_AFTER | _DELTA | _NEXT_TOKENS, undo=_NORMS_MINUS_ONE),

@@ -68,8 +68,10 @@ READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "mixtral": mixtures.mixtral,
     "qwen2_moe": mixtures.qwen2_moe,
     "qwen3_moe": mixtures.qwen3_moe,
+    "qwen3_vl_moe_text": mixtures.qwen3_vl_moe,
     "gpt_oss": mixtures.gpt_oss,
     "glm4_moe": mixtures.glm4_moe,
+    "ernie4_5_moe": mixtures.ernie4_5_moe,
     "qwen3_next": qwen3_5.qwen3_next,
     "qwen3_5_moe_text": qwen3_5.qwen3_5_moe,
     "lfm2": lfm2.lfm2,
@@ -85,6 +87,7 @@ TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3_5_moe": ("qwen3_5_moe_text", qwen3_5.MOE_TEXT),
     "qwen2_vl": ("qwen2_vl_text", llama.QWEN2_VL_TEXT),
     "qwen2_5_vl": ("qwen2_5_vl_text", llama.QWEN2_VL_TEXT),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text", mixtures.QWEN3_VL_MOE_TEXT),
     "qwen3_vl": ("qwen3_vl_text", llama.QWEN3_VL_TEXT),
     "mistral3": ("mistral", {}),
 }

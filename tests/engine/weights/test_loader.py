@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.errors import ModelLoadError
 from engine.weights.loader import fill, open_checkpoint
@@ -96,6 +97,10 @@ def test_a_tied_output_matrix_may_be_there_too(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"lm_head\.weight has no place"):
         fill(model, checkpoint)
     config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, tmp_path / "again.safetensors")
+    (tmp_path / "again.safetensors").replace(tmp_path / "model.safetensors")
     reports = []
     fill(model, open_checkpoint(tmp_path), progress=lambda done, total: reports.append((done, total)))
     assert reports[-1][0] == reports[-1][1]

@@ -72,6 +72,21 @@ def test_gemma_scaling_spares_the_layers_with_a_window() -> None:
     assert [(rope.theta, rope.scaling) for rope in config.ropes] == [(1e4, "none")] * 5 + [(1e6, "linear"), (1e4, "none")]
 
 
+@pytest.mark.parametrize(("seeing", "text"), [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3")])
+def test_a_model_that_sees_is_its_text_half(seeing: str, text: str) -> None:
+    assert _config(seeing, rope__dimension_sections=[8, 12, 12, 0]) == _config(text)
+
+
+def test_windows_of_olmo3_are_not_scaled_and_olmo2_has_none() -> None:
+    yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+    config = _config("olmo2", attention__sliding_window=9, **yarn)
+    assert [(bool(window), rope.scaling) for window, rope in zip(config.windows[2:4], config.ropes[2:4], strict=True)] == [
+        (True, "none"),
+        (False, "yarn"),
+    ]
+    assert not any(_config("olmo2").windows)
+
+
 def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
     config = _config("gemma3", block_count=62, attention__key_length=32)
     assert config.attention_scale == 16**-0.5
