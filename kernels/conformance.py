@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels import conformance_experts, conformance_heads, conformance_recurrent, conformance_rows, conformance_sample
+from kernels.conformance_caches import ends_keys, new_caches, new_scales, set_random
 from kernels.conformance_difference import difference
 from kernels.conformance_weights import random_weight
 from kernels.ops import BLOCKS, GROUP_UNIT, SCALED, Impl, OpSpec, Scales, Weight
@@ -226,48 +227,6 @@ def _activation_cases(spec: OpSpec) -> Iterator[Case]:
         yield _case(spec, f"{n} x {f}", build)
 
 
-def new_caches(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *, by_dims: bool) -> tuple[Tensor, Tensor]:
-    """k and v [n_blocks, block_size, Hkv, D] full of NaN, or in int8 of -128, which is never written.
-
-    by_dims: a block's keys lie in memory as [Hkv, D, block_size], its values as [Hkv, block_size, Dv]. Otherwise, where the spec
-    has a size of values below that of keys, values are the end of the keys.
-    """
-    unused = torch.nan if spec.kv_dtype.is_floating_point else -128
-    d, d_v = spec.head_size, spec.value_size or spec.head_size
-    if by_dims:
-        k = torch.full((n_blocks, n_kv_heads, d, block_size), unused, dtype=spec.kv_dtype).permute(0, 3, 1, 2)
-        return k, torch.full((n_blocks, n_kv_heads, block_size, d_v), unused, dtype=spec.kv_dtype).transpose(1, 2)
-    k = torch.full((n_blocks, block_size, n_kv_heads, d), unused, dtype=spec.kv_dtype)
-    return k, k[..., -d_v:] if _ends_keys(spec, by_dims=by_dims) else torch.full((*k.shape[:3], d_v), unused, dtype=spec.kv_dtype)
-
-
-def _ends_keys(spec: OpSpec, *, by_dims: bool) -> bool:
-    """Whether values are the end of the keys."""
-    return not by_dims and spec.value_size is not None and spec.value_size < spec.head_size
-
-
-def new_scales(spec: OpSpec, n_blocks: int, block_size: int, n_kv_heads: int, *, by_dims: bool) -> Scales | None:
-    """Of new_caches in int8, full of NaN; None for others. by_dims: a block's lie in memory as [Hkv, block_size]."""
-    if spec.kv_dtype != torch.int8:
-        return None
-    shape = (n_blocks, n_kv_heads, block_size) if by_dims else (n_blocks, block_size, n_kv_heads)
-    k, v = torch.full((2, *shape), torch.nan).unbind()
-    if _ends_keys(spec, by_dims=by_dims):
-        return k, k
-    return (k.transpose(1, 2), v.transpose(1, 2)) if by_dims else (k, v)
-
-
-def set_random(caches: tuple[Tensor, Tensor], scales: Scales | None, where: tuple[Tensor, ...], g: torch.Generator) -> None:
-    """Keys and values of about unit size at the positions `where` (blocks, offsets); of int8 every one that can be written."""
-    for i, cache in enumerate(caches):
-        shape = cache[where].shape
-        if scales is None:
-            cache[where] = torch.randn(shape, generator=g).to(cache.dtype)
-        else:
-            cache[where] = torch.randint(-127, 128, shape, dtype=torch.int8, generator=g)
-            scales[i][where] = torch.rand(shape[:-1], generator=g) / 50
-
-
 def _rope_cases(spec: OpSpec) -> Iterator[Case]:
     d, d_v = spec.head_size, spec.value_size or spec.head_size
     for n, n_heads, n_kv_heads, rotary, by_dims in (
@@ -293,7 +252,7 @@ def _rope_cases(spec: OpSpec) -> Iterator[Case]:
             # Slices of one product, as a fused projection leaves them: rows are further apart than they are long.
             heads = torch.randn(n, n_heads + 2 * n_kv_heads, d, generator=g).to(spec.dtype)
             q, k, v = heads.split((n_heads, n_kv_heads, n_kv_heads), 1)
-            ends = _ends_keys(spec, by_dims=by_dims)
+            ends = ends_keys(spec, by_dims=by_dims)
             v, k = v[..., :d_v].contiguous(), k[..., : d - d_v].contiguous() if ends else k
             if n > 1:
                 v[0, -1] = 0
@@ -337,7 +296,7 @@ def _copy_cases(spec: OpSpec) -> Iterator[Case]:
             scales = new_scales(spec, 6, size, 2, by_dims=by_dims)
             set_random(caches, scales, (torch.arange(6),), g)
             k_cache, v_cache = caches
-            return k_cache, None if _ends_keys(spec, by_dims=by_dims) else v_cache, pairs, scales
+            return k_cache, None if ends_keys(spec, by_dims=by_dims) else v_cache, pairs, scales
 
         yield _case(spec, f"pairs {pairs}", build, 0, 1, 3)
     if _is_far(spec):

@@ -27,7 +27,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kernels.ops_experts import AddGated, ExpertsDown, ExpertsGated, Product, Route
+from kernels.ops_experts import Routing as Routing
+from kernels.ops_heads import AddScaled, HeadsLinear
 from kernels.ops_rows import Activation, Add, LayerNorm, ScaleRows
+from kernels.ops_sample import Logprobs, Penalize, Sample, Uniform
 
 DENSE: dict[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Unquantised weight types, and the dtype in which their data is held."""
@@ -250,100 +254,6 @@ class GatedLinear(Protocol):
     ) -> Tensor: ...
 
 
-class HeadsLinear(Protocol):
-    """x [n, H, kept + in], weight [H, in, out] of a dtype in DENSE -> [n, H, kept + out]: of each head the first `kept` dims as
-    they are, and behind them the others times its own matrix.
-    """
-
-    def __call__(self, x: Tensor, weight: Tensor, kept: int = 0) -> Tensor: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How the experts of a row are chosen from their logits."""
-
-    n_used: int
-    """Experts of a row."""
-    scores: str = "softmax"
-    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or "chosen": the logit, and softmax over the chosen ones."""
-    normalised: bool = False
-    """Gains are divided by their sum plus `eps`."""
-    eps: float = 0.0
-    scale: float = 1.0
-    """Factor of the gains."""
-    n_groups: int = 1
-    """Experts come in so many groups of equal size, in the order of their ids."""
-    n_used_groups: int = 1
-    """Groups of which experts may be chosen."""
-    n_best: int = 2
-    """Of a group's experts, so many of the best ones are summed to its score."""
-
-
-class Route(Protocol):
-    """logits [n, E], bias and factors float32 [E] or None -> (ids int32 [n, k], gains float32 [n, k]), k = routing.n_used.
-
-    Chosen are the k experts whose score plus bias is largest, of groups that are left, the largest first and of equals the
-    lowest id. A gain is the score without the bias, then what `routing` makes of it, times the expert's factor in the end; sums
-    run over the k in their order. NaN counts as the lowest: ids are always distinct and below E.
-    """
-
-    def __call__(
-        self, logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]: ...
-
-
-class ExpertsGated(Protocol):
-    """x [n, h], ids int32 [n, k], gate and up [n_experts * f, h], biases [n_experts * f] or None -> [n, k * f].
-
-    Slot j of a row has activation(x times gate_e transposed + bias_e) * (x times up_e transposed + bias_e) of the expert e =
-    ids[row, j], whose rows of the weights are e * f .. (e + 1) * f. `activation` as of gated_linear, or "clipped": with gate at
-    most `limit` and up within -limit .. limit, gate * sigmoid(alpha * gate) * (up + 1).
-    """
-
-    def __call__(
-        self,
-        x: Tensor,
-        ids: Tensor,
-        gate: Weight,
-        up: Weight,
-        biases: tuple[Tensor | None, Tensor | None],
-        n_experts: int,
-        activation: str,
-        alpha: float = 1.0,
-        limit: float = 0.0,
-    ) -> Tensor: ...
-
-
-class ExpertsDown(Protocol):
-    """inner [n, k * f], ids int32 [n, k], gains float32 [n, k], down [n_experts * h, f], bias [n_experts * h] or None -> [n, h].
-
-    The sum over the slots j, in their order and in float32, of gains[row, j] * (inner's slot j times down_e transposed +
-    bias_e), e = ids[row, j].
-    """
-
-    def __call__(
-        self, inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int
-    ) -> Tensor: ...
-
-
-class AddGated(Protocol):
-    """x and y [n, h], gate [n, 1] or None -> [n, h]: x + y * sigmoid(gate), or x + y."""
-
-    def __call__(self, x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor: ...
-
-
-class Product(Protocol):
-    """x and y [n, f] -> [n, f]. mul: x * y; sigmoid_mul: x * sigmoid(y)."""
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
-
-
-class AddScaled(Protocol):
-    """x and y [n, h] -> [n, h]: (x + y) * factor, rounded after each."""
-
-    def __call__(self, x: Tensor, y: Tensor, factor: float) -> Tensor: ...
-
-
 class Embedding(Protocol):
     """ids int64 [n] -> [n, in] of `dtype`: the rows of the weight, of which only these are dequantised, times `scale`.
 
@@ -518,66 +428,6 @@ class CopyBlocks(Protocol):
     def __call__(
         self, k_cache: Tensor, v_cache: Tensor | None, pairs: Sequence[tuple[int, int]], scales: Scales | None = None
     ) -> None: ...
-
-
-class Sample(Protocol):
-    """A token id for each row of logits, int64 [rows]; logits float32 [rows, n], n below 2^20, rows any distance apart.
-
-    Without draws, and in rows whose temperature is 0: the likeliest, the first of several. -1 where the largest logit is not
-    finite (NaN counts as the largest), and where a row's cuts leave nothing.
-
-    draws float64 [rows, 4] has temperature (1e-5 to 1e30, or 0), floor, top_k and top_p; numbers float64 [rows], in [0, 1). A
-    logit is tempered: (logit - largest of the row) * float32(log2(e) / temperature), and weighs 2^tempered. Three cuts, each of
-    what the one before it left: values below floor (log2 of a min_p, -inf for none; as float32); all but the top_k
-    largest (0 or n and more: none); all but the largest values that hold the share top_p of the weight, as few of them as
-    do (1 or more: none). Values equal to the last one kept stay too, so that nothing hangs on how a sort orders equals. The
-    token is the first, in vocabulary order, whose running sum of weights that stay exceeds numbers * their sum.
-
-    Implementations agree to the last bit. Weights are float32, by the formula of kernels/reference/sample.py, rounded to whole
-    units of 2^-43 and summed as integers, so that sums are exact in any order; shares of sums are taken in float64.
-    """
-
-    def __call__(self, logits: Tensor, draws: Tensor | None = None, numbers: Tensor | None = None) -> Tensor: ...
-
-
-class Penalize(Protocol):
-    """Edit one row of logits float32 [n] in place.
-
-    seen and output int64 are distinct ids below n, counts float64 [output]. Of seen, a logit above 0 is divided by
-    `repetition`, any other one multiplied by it; from those of output float32(frequency * counts + presence) is subtracted then.
-    """
-
-    def __call__(
-        self,
-        logits: Tensor,
-        seen: Tensor,
-        repetition: float,
-        output: Tensor,
-        counts: Tensor,
-        frequency: float,
-        presence: float,
-    ) -> None: ...
-
-
-class Logprobs(Protocol):
-    """Log probabilities of ids int64 [rows] under logits float32 [rows, n], n below 2^20, and the n_top <= n likeliest tokens.
-
-    Returns values float32 [rows], ranks int64 [rows] (1 + the number of logits strictly larger), top values float32 and
-    top ids int64 [rows, n_top], likeliest first, of equals the first. Where the largest logit is not finite, values are
-    NaN, the rank is 1 and top ids are 0, 1, 2 ...
-    """
-
-    def __call__(self, logits: Tensor, ids: Tensor, n_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-
-
-class Uniform(Protocol):
-    """keys int64 [n, 3] (seed, choice, position) -> float64 [n], in [0, 1) with 53 random bits.
-
-    Philox4x32-10 of the counter (position's low and high word, choice, 0) under the key (seed's low and high word); the
-    upper 27 and 26 bits of the first two words are the number's bits.
-    """
-
-    def __call__(self, keys: Tensor) -> Tensor: ...
 
 
 OPERATORS: dict[str, type] = {

@@ -20,13 +20,18 @@ from engine.errors import ModelLoadError
 NAME = "pagewell"
 """Of our function, among transformers' implementations of attention."""
 
-_FOREIGN = ("auto_map", "trust_remote_code", "attn_implementation", "_attn_implementation", "experts_implementation", "dtype")
-"""Of a configuration: what names code elsewhere, or how transformers is to compute."""
+_FOREIGN = ("attn_implementation", "_attn_implementation", "experts_implementation", "dtype", "quantization_config")
+"""Of a configuration: how transformers is to compute, which may name code elsewhere, and how weights are stored. Classes that it
+names are never looked up: the model's type says which one of transformers' own it is."""
 _SEEN = {"full_attention": False, "sliding_attention": True}
 """Layer types, and whether those have the configuration's window."""
 _MOVING = ("dynamic", "longrope")
 """Rope types whose angles depend on what else is computed with a token."""
 _HINT = "Take a GGUF or safetensors model of a family that Pagewell has a file for."
+
+
+class Unsuitable(Exception):
+    """What a class does cannot be done here."""
 
 
 class Call(NamedTuple):
@@ -74,9 +79,9 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """As transformers calls it: query [1, H, n, D], key and value [1, Hkv, n, ...] -> [1, n, H, Dv]."""
     if attention_mask is not None or others.get("position_bias") is not None:
-        raise NotImplementedError("its attention adds something of its own to scores")
+        raise Unsuitable("its attention adds something of its own to scores")
     if others.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        raise NotImplementedError("its attention looks ahead")
+        raise Unsuitable("its attention looks ahead")
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
     return _attend.get()(Call(module.layer_idx, q, k, v, scale, sliding_window or 0, softcap or 0.0, s_aux))[None], None
@@ -151,13 +156,13 @@ def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tup
 
 
 def stored_names(model: nn.Module) -> Callable[[str], str]:
-    """From a name in the class to the one in files. Raises NotImplementedError where files have other tensors than the class."""
+    """From a name in the class to the one in files. Raises Unsuitable where files have other tensors than the class."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import PrefixChange, WeightConverter
 
     changes = [change for change in get_model_conversion_mapping(model, add_legacy=False) if not isinstance(change, PrefixChange)]
     if any(isinstance(change, WeightConverter) for change in changes):
-        raise NotImplementedError("files have its tensors in other pieces")
+        raise Unsuitable("files have its tensors in other pieces")
     renamings = [change.reverse_transform() for change in reversed(changes)]
 
     def stored(name: str) -> str:

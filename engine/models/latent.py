@@ -9,6 +9,9 @@ Shapes: n tokens, h hidden size, H heads, R rope_dim, K key_dim, V value_dim.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,12 +19,24 @@ from engine.kv.storage import Caches
 from engine.models.operators import Operators
 from engine.models.parts import Angles, Linear, Linears, Norm, Parameters, Vector
 from engine.types import StepInputs
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.config import LatentConfig, ModelConfig
 from kernels.ops import DENSE, Weight
 from kernels.reference import dequant
 
 _EPS = 1e-6
 """Of the norms of latents, whatever the configuration says of the others; so the models were trained."""
+_MADE_DENSE = tuple(f".self_attn.{part}_b_proj.weight" for part in ("kv", "k", "v"))
+
+
+def widened_bytes(checkpoint: Checkpoint) -> int:
+    """What matrices that are made dense, in float32, take beyond what a quantised checkpoint has."""
+    sizes = (
+        (math.prod(checkpoint.shape(name)), checkpoint.stored_bytes(name))
+        for name in checkpoint.names()
+        if name.endswith(_MADE_DENSE)
+    )
+    return sum(4 * n - stored for n, stored in sizes if stored < 2 * n)
 
 
 class InOrder(Vector):
@@ -57,35 +72,62 @@ class TurnedFirst(Linear):
 
 
 class HeadMatrices:
-    """kv_b_proj, the matrix of keys and values of a latent, for each head by itself and on both sides of attention.
+    """A matrix for each head, [H, in, out], dense: in the dtype that the checkpoint has, or float32 where it is quantised."""
 
-    into [H, K, rank] takes queries into the latent's space; out_of [H, rank, V] takes what they mix out of it. Both are dense, in
-    the dtype that the checkpoint has, or in float32 where it is quantised, for rows of one become columns of the other.
-    """
-
-    def __init__(self, ops: Operators, n_heads: int, latent: LatentConfig) -> None:
-        self.shape = (n_heads * (latent.key_dim + latent.value_dim), latent.rank)
-        self.into: Tensor | None = None
-        self.out_of: Tensor | None = None
+    def __init__(self, ops: Operators) -> None:
+        self.value: Tensor | None = None
         self._ops = ops
-        self._n_heads, self._latent = n_heads, latent
+        self._fn: Callable[..., Tensor] | None = None
+
+    def take(self, value: Tensor) -> None:
+        self.value = value.contiguous()
+        qtype = next(qtype for qtype, dtype in DENSE.items() if dtype == value.dtype)
+        self._fn = self._ops.use(self._ops.find("heads_linear", qtype=qtype))
+
+    def __call__(self, x: Tensor, kept: int = 0) -> Tensor:
+        """[n, H, kept + in] -> [n, H, kept + out]"""
+        return self._fn(x, self.value, kept)
+
+
+class Parted:
+    """A Slot for a matrix whose rows are those of each head in turn; give() takes them as [H, rows of a head, in]."""
+
+    def __init__(self, n_heads: int, n_rows: int, n_in: int, give: Callable[[Tensor], None]) -> None:
+        self.shape = (n_heads * n_rows, n_in)
+        self._n_heads, self._give = n_heads, give
 
     def fill(self, value: Weight) -> bool:
-        qtype = value.qtype if value.qtype in DENSE else "F32"
         dense = value.data if value.qtype in DENSE else dequant.dense(value)
-        of_heads = dense.view(self._n_heads, -1, self._latent.rank)
-        keys, values = of_heads.split((self._latent.key_dim, self._latent.value_dim), 1)
-        self.into, self.out_of = keys.contiguous(), values.mT.contiguous()
-        self._fn = self._ops.use(self._ops.find("heads_linear", qtype=qtype))
+        self._give(dense.view(self._n_heads, -1, self.shape[1]))
         return False
 
-    def enter(self, q: Tensor) -> Tensor:
-        """[n, H, R + K] -> [n, H, R + rank]"""
-        return self._fn(q, self.into, self._latent.rope_dim)
 
-    def leave(self, mixed: Tensor) -> Tensor:
-        """[n, H, rank] -> [n, H, V]"""
-        return self._fn(mixed, self.out_of)
+class Latents:
+    """kv_b_proj, the matrix of keys and values of a latent, on both sides of attention."""
+
+    def __init__(self, ops: Operators, n_heads: int, latent: LatentConfig) -> None:
+        self.into = HeadMatrices(ops)
+        """[H, K, rank]: takes queries into the latent's space."""
+        self.out_of = HeadMatrices(ops)
+        """[H, rank, V]: takes what they mix out of it."""
+        self._n_heads, self._latent = n_heads, latent
+
+    def _take_both(self, rows: Tensor) -> None:
+        keys, values = rows.split((self._latent.key_dim, self._latent.value_dim), 1)
+        self.into.take(keys)
+        self.out_of.take(values.mT)
+
+    def parameters(self, name: str) -> Parameters:
+        latent, n_heads = self._latent, self._n_heads
+        if latent.in_two:
+            turned = Parted(n_heads, latent.rank, latent.key_dim, lambda rows: self.into.take(rows.mT))
+            yield f"{name}.k_b_proj.weight", turned
+            yield (
+                f"{name}.v_b_proj.weight",
+                Parted(n_heads, latent.value_dim, latent.rank, lambda rows: self.out_of.take(rows.mT)),
+            )
+        else:
+            yield f"{name}.kv_b_proj.weight", Parted(n_heads, latent.key_dim + latent.value_dim, latent.rank, self._take_both)
 
 
 class LatentAttention:
@@ -99,7 +141,7 @@ class LatentAttention:
         self.q = TurnedFirst(ops, latent.q_rank or size, n_heads, latent.key_dim, latent)
         self.kv = TurnedFirst(ops, size, 1, latent.rank, latent, bias=bias)
         self.kv_norm = Norm(ops, latent.rank, _EPS)
-        self.heads = HeadMatrices(ops, n_heads, latent)
+        self.latents = Latents(ops, n_heads, latent)
         self.o = Linear(ops, n_heads * latent.value_dim, size, bias=config.attention_output_bias)
         self._inputs = Linears(ops, self.q_a or self.q, self.kv)
         self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
@@ -114,14 +156,14 @@ class LatentAttention:
         q, kv = self._inputs(x)
         if self.q_norm:
             q = self.q(self.q_norm(q))
-        q = self.heads.enter(q.unflatten(1, (self._n_heads, -1)))
         turned = self._latent.rope_dim
+        q = self.latents.into(q.unflatten(1, (self._n_heads, -1)), turned)
         k, latent = kv[:, :turned].unsqueeze(1), self.kv_norm(kv[:, turned:]).unsqueeze(1)
         k_cache, v_cache, scales = caches
         q = self._write(q, k, latent, *angles, k_cache, None, inputs.slots, scales)
         tables = inputs.query_starts, inputs.context_lens, inputs.block_tables
         mixed = self._attend(q, k_cache, v_cache, *tables, *self._settings, scales)
-        return self.o(self.heads.leave(mixed).flatten(1))
+        return self.o(self.latents.out_of(mixed).flatten(1))
 
     def parameters(self, name: str) -> Parameters:
         if self.q_a:
@@ -130,5 +172,5 @@ class LatentAttention:
         yield from self.q.parameters(f"{name}.q_b_proj" if self.q_a else f"{name}.q_proj")
         yield from self.kv.parameters(f"{name}.kv_a_proj_with_mqa")
         yield from self.kv_norm.parameters(f"{name}.kv_a_layernorm")
-        yield f"{name}.kv_b_proj.weight", self.heads
+        yield from self.latents.parameters(name)
         yield from self.o.parameters(f"{name}.o_proj")

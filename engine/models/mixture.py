@@ -1,7 +1,7 @@
 """Decoders that differ from the plain one in that experts stand in the place of MLPs, in all layers or most.
 
 mixtral; qwen2_moe, whose q, k and v have biases; qwen3_moe, whose heads are normed; glm4_moe, in which both is configured and
-the first layers have an MLP; gpt_oss, whose heads have sinks. The configuration says which.
+the first layers have an MLP; gpt_oss, whose heads have sinks; ernie4_5_moe. The configuration says which.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ FAMILIES = {
     "qwen3_moe": mixture.build,
     "gpt_oss": mixture.build,
     "glm4_moe": mixture.build,
+    "ernie4_5_moe": mixture.build,
     "qwen3_next": qwen3_5.build,
     "lfm2": lfm2.build,
     "granitemoehybrid": granitemoehybrid.build,

@@ -16,7 +16,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, JoinedStorage, KVStorage, StateStorage, Storage
-from engine.models import registry
+from engine.models import latent, registry
 from engine.models.operators import Operators
 from engine.quant import on_load
 from engine.runner import memory, threads
@@ -59,6 +59,7 @@ class ModelRunner:
         dense = config.quantization == "none"
         has_text = n_vocab is not None  # its tokenizer is there already, in what is no longer free
         self.weights_bytes = on_load.weights_bytes(checkpoint, "none" if dense else "auto", self.dtype)
+        self.weights_bytes += 0 if dense else latent.widened_bytes(checkpoint)
         self.digest = checkpoint.digest
         self.budget = memory.fit(
             config,
@@ -145,6 +146,7 @@ class ModelRunner:
             "operators": "reference" if launch.missing is not None else launch.native.level(),
             "pagewell": metadata.version("pagewell"),
             "rope_window": self.max_model_len if dynamic else 0,
+            "torch": f"{torch.__version__}, transformers {metadata.version('transformers')}" if self.model.uses_torch else "",
         }
 
     @torch.inference_mode()

@@ -29,10 +29,12 @@ log = logging.getLogger(__name__)
 _ONE = re.compile(r"(.*\.experts)\.(0|[1-9]\d{0,4})\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
 _ALL = re.compile(r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(?:\.weight|([._]bias))?")
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
-_CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")
-_VECTORS = ("e_score_correction_bias", ".A_log", ".D", "mamba.norm.weight")
+_OF_HEADS = re.compile(r".*\.self_attn\.(?:k_b_proj|v_b_proj)\.weight")
+"""Matrices of all heads, which files have in three dims."""
 _KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\..*")
 """What layers that read the keys and values of others have no use for, though files have it."""
+_CONVOLUTIONS = ("conv1d.weight", "conv.conv.weight")
+_VECTORS = ("e_score_correction_bias", ".A_log", ".D", "mamba.norm.weight")
 _ANOTHER = "Take another conversion of the model."
 
 
@@ -203,7 +205,7 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
     for name in stored.names():
         common = _renamed(name, config) if stored.kind == "safetensors" else name
         layer = _LAYER.fullmatch(common)
-        if common.startswith("mtp.") or (layer and int(layer[1]) >= config.n_layers):
+        if common.startswith(("mtp.", "model.mtp_")) or (layer and int(layer[1]) >= config.n_layers):
             continue
         if (of_layer := _KEYS.fullmatch(common)) and config.kv_source(int(of_layer[1])) != int(of_layer[1]):
             continue
@@ -212,6 +214,9 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
             singles.setdefault(f"{one[1]}.{one[3]}.{one[4]}", {})[int(one[2])] = name
         elif config.experts is not None and whole:
             made.update(_of_all(stored, name, whole[1], whole[2], is_bias=bool(whole[3])))
+        elif _OF_HEADS.fullmatch(common):
+            shape = stored.shape(name)
+            made[common] = Arrangement((torch.Size(shape[:-1]).numel(), shape[-1]), (Piece(name, slice(None)),))
         elif split := _split(common, config):
             made.update(_cut(stored, name, split))
         else:
@@ -286,7 +291,9 @@ def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_b
     if not is_bias and len(shape) == 2 and shape[0] % experts.n_experts == 0:  # quantised ones are served so
         shape, turned = (experts.n_experts, shape[0] // experts.n_experts, shape[1]), False
     else:
-        turned = experts.stored_turned and stored.kind == "safetensors" and not is_bias
+        turned = (
+            stored.kind == "safetensors" and not is_bias and (experts.stored_turned or _lies_turned(stored, shape, projection))
+        )
     if len(shape) != 3 - is_bias or shape[0] != experts.n_experts:
         raise ModelLoadError(
             f"{stored.path}: {name} has the shape {list(shape)} instead of one matrix for each of {experts.n_experts} experts.",
@@ -311,6 +318,13 @@ def _of_all(stored: Checkpoint, name: str, prefix: str, projection: str, *, is_b
             starts = (e * n_rows for e in range(n))
             pieces = tuple(Piece(name, slice(first + rows.start, first + rows.stop, rows.step)) for first in starts)
         yield served, Arrangement(shape_of_part, pieces)
+
+
+def _lies_turned(stored: Checkpoint, shape: tuple[int, ...], projection: str) -> bool:
+    """Whether sizes tell that matrices are [in, out]: first releases of some models have them so, and transformers' own not."""
+    width, size = stored.config.experts.width, stored.config.hidden_size
+    n_out, n_in = (size, width) if projection == "down_proj" else (2 * width if projection == "gate_up_proj" else width, size)
+    return shape[1:] == (n_in, n_out) != (n_out, n_in)
 
 
 def _all_rows(stored: Checkpoint, name: str) -> int:

@@ -57,6 +57,8 @@ class LatentConfig:
     value_dim: int
     interleaved: bool = True
     """Dims 2 i and 2 i + 1 of those that turn are a pair, in the checkpoint."""
+    in_two: bool = False
+    """The checkpoint has the matrix that makes keys and values in two, each head's part of that of keys turned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.weights.checkpoint import Checkpoint
 from kernels.ops import Weight
 
-_INTERLEAVED = {"cohere", "cohere2", "glm", "glm4", "ernie4_5"}
+_INTERLEAVED = {"cohere", "cohere2", "glm", "glm4", "ernie4_5", "ernie4_5_moe"}
 _HEADS = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_(proj|norm)\.(?:weight|bias)")
 
 

@@ -21,7 +21,10 @@ from engine.weights.checkpoint import no_such_tensor
 DOWNLOAD = "The download is incomplete or damaged; download the model again."
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector|visual)\..*")
+_UNUSED = re.compile(
+    r"(.*\.)?rotary_emb\.inv_freq"
+    r"|(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector|visual)\..*"
+)
 """Computed from the configuration, or the image half of a model that also sees."""
 _PREFIXES = (
     ("language_model.model.", "model."),

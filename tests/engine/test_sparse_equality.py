@@ -15,6 +15,7 @@ KINDS = {
     "qwen3_moe": ["all tokens"],
     "gpt_oss": ["all tokens", "window of 9"],
     "glm4_moe": ["all tokens"],
+    "ernie4_5_moe": ["all tokens"],
     "qwen3_next": ["all tokens", "state"],
     "qwen3_5_moe": ["all tokens", "state"],
     "lfm2": ["all tokens", "state"],

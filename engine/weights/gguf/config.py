@@ -9,7 +9,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig, RopeConfig
 from engine.weights.fields import Fields
-from engine.weights.gguf import experts
+from engine.weights.gguf import experts, gemma4, latent
 from engine.weights.gguf.plain import Described, pattern_windows, plain
 
 
@@ -178,13 +178,17 @@ READERS: dict[str, Callable[[Fields, Described], ModelConfig]] = {
     "gemma": gemma,
     "gemma2": gemma2,
     "gemma3": gemma3,
+    "gemma4": gemma4.gemma4,
+    "deepseek2": latent.deepseek2,
     "qwen2moe": experts.qwen2moe,
     "qwen3moe": experts.qwen3moe,
+    "qwen3vlmoe": experts.qwen3moe,
     "qwen3next": experts.qwen3next,
     "qwen35": experts.qwen35,
     "qwen35moe": experts.qwen35,
     "gpt-oss": experts.gpt_oss,
     "glm4moe": experts.glm4moe,
+    "ernie4_5-moe": experts.ernie4_5_moe,
     "lfm2": experts.lfm2,
     "lfm2moe": experts.lfm2,
     "granitehybrid": experts.granitehybrid,

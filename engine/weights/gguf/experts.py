@@ -111,6 +111,11 @@ def glm4moe(fields: Fields, file: Described) -> ModelConfig:
     return replace(config, head_norms="blk.0.attn_q_norm.weight" in file.shapes, experts=routed)
 
 
+def ernie4_5_moe(fields: Fields, file: Described) -> ModelConfig:
+    config = plain(settled(fields), file, "ernie4_5_moe")
+    return replace(config, experts=experts(settled(fields), file, config.n_layers, normalised=True))
+
+
 def _delta(family: str, *, tiled: bool) -> Callable[[Fields, Described], ModelConfig]:
     """tiled: converters put value heads into the order that repeating key heads as a whole wants."""
 

@@ -59,6 +59,35 @@ _EXPERTS = {
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
 }
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
+_GEMMA4 = {
+    "layer_output_scale.weight": "layer_scalar",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps": "experts.gate_up_proj",
+    "ffn_down_exps": "experts.down_proj",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+}
+_GEMMA4_TOP = {
+    "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
+    "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
+    "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",
+}
 _NORM_AFTER = {"post_attention_norm": "post_attention_layernorm"}
 """The norm before the MLP, by another name."""
 _DELTA = {
@@ -162,6 +191,7 @@ NAMES: dict[str, Names] = {
     "mixtral": Names(_LAYER | _EXPERTS, permuted=True),
     "qwen2_moe": Names(_LAYER | _EXPERTS),
     "qwen3_moe": Names(_LAYER | _EXPERTS),
+    "ernie4_5_moe": Names(_LAYER | _EXPERTS),
     "gpt_oss": Names(_LAYER | _EXPERTS | _NORM_AFTER | {"attn_sinks.weight": "self_attn.sinks"}),
     "glm4_moe": Names(_LAYER | _EXPERTS | _NORM_AFTER | _NEXT_TOKENS),
     "qwen3_next": Names(_LAYER | _EXPERTS | _NORM_AFTER | _DELTA | _NEXT_TOKENS, undo=_NORMS_MINUS_ONE),
@@ -169,6 +199,8 @@ NAMES: dict[str, Names] = {
     "lfm2": Names(_LAYER | _EXPERTS | _SHORT_CONVOLUTION, top={"token_embd_norm.weight": "model.norm.weight"}),
     "granitemoehybrid": Names(_LAYER | _EXPERTS | _MAMBA | _SHARED_ALONE, permuted=True, undo={r".*ssm_a": _log_rates}),
     "gemma2": Names(_LAYER | _POST_NORMS, undo={r".*norm\.weight": _minus_one}),
+    "gemma4": Names(_LAYER | _POST_NORMS | _GEMMA4, top=_GEMMA4_TOP),
+    "deepseek": Names(_LAYER | _EXPERTS | _LATENT | _NEXT_TOKENS),
     "gemma3": Names(_LAYER | _POST_NORMS, undo={r".*norm\.weight": _minus_one}),
 }
 """By family."""

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3."""
+"""DeepSeek-V2 and V3, and what is made like V3: Kimi K2, GLM-4.7-Flash (glm4_moe_lite), Youtu without experts."""
 
 from __future__ import annotations
 
@@ -32,21 +32,53 @@ def deepseek_v2(fields: Fields) -> ModelConfig:
 
 def deepseek_v3(fields: Fields) -> ModelConfig:
     config = _deepseek(fields, interleaved=fields.flag("rope_interleave", True))
-    routing = Routing(
-        fields.integer("num_experts_per_tok", 8),
+    routing = _by_sigmoid(fields, n_used=8, scale=2.5, n_groups=8, n_used_groups=4)
+    return _with_experts(config, fields, routing, n_experts=256, n_shared=1, width=2048, n_dense=3, choice_bias=True)
+
+
+def glm4_moe_lite(fields: Fields) -> ModelConfig:
+    usual = {"q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "rms_norm_eps": 1e-5}
+    fields = Fields({**usual, **fields.values}, fields.source)
+    config = _deepseek(fields, interleaved=fields.flag("rope_interleave", True))
+    routing = _by_sigmoid(fields, n_used=4, scale=1.8, n_groups=1, n_used_groups=1)
+    config = _with_experts(config, fields, routing, n_experts=64, n_shared=1, width=1536, n_dense=1, choice_bias=True)
+    types = fields.get("mlp_layer_types", None)
+    if types is None or config.experts is None:
+        return config
+    if not isinstance(types, list) or len(types) != config.n_layers or not set(types) <= {"dense", "sparse"}:
+        raise fields.bad("mlp_layer_types", f"is not a list of {config.n_layers} of dense and sparse")
+    layers = tuple(i for i, kind in enumerate(types) if kind == "sparse")
+    return replace(config, experts=checked(replace(config.experts, layers=layers), fields))
+
+
+def youtu(fields: Fields) -> ModelConfig:
+    fields = Fields({"tie_word_embeddings": True, **fields.values}, fields.source)
+    return _deepseek(fields, interleaved=fields.flag("rope_interleave", True))
+
+
+def _by_sigmoid(fields: Fields, *, n_used: int, scale: float, n_groups: int, n_used_groups: int) -> Routing:
+    """The numbers are defaults."""
+    return Routing(
+        fields.integer("num_experts_per_tok", n_used),
         "sigmoid",
         normalised=fields.flag("norm_topk_prob", True),
         eps=1e-20,
-        scale=fields.number("routed_scaling_factor", 2.5),
-        n_groups=fields.integer("n_group", 8),
-        n_used_groups=fields.integer("topk_group", 4),
+        scale=fields.number("routed_scaling_factor", scale),
+        n_groups=fields.integer("n_group", n_groups),
+        n_used_groups=fields.integer("topk_group", n_used_groups),
     )
-    config = _with_experts(config, fields, routing, n_experts=256, n_shared=1, width=2048, n_dense=3)
-    return replace(config, experts=config.experts and replace(config.experts, choice_bias=True))
 
 
 def _with_experts(
-    config: ModelConfig, fields: Fields, routing: Routing, *, n_experts: int, n_shared: int, width: int, n_dense: int
+    config: ModelConfig,
+    fields: Fields,
+    routing: Routing,
+    *,
+    n_experts: int,
+    n_shared: int,
+    width: int,
+    n_dense: int,
+    choice_bias: bool = False,
 ) -> ModelConfig:
     """The numbers are defaults."""
     width = fields.integer("moe_intermediate_size", width)
@@ -55,6 +87,7 @@ def _with_experts(
         width=width,
         routing=routing,
         layers=tuple(range(fields.integer("first_k_dense_replace", n_dense, low=0), config.n_layers)),
+        choice_bias=choice_bias,
         shared_width=width * fields.integer("n_shared_experts", n_shared, low=0),
     )
     return replace(config, experts=checked(experts, fields))

@@ -1,4 +1,4 @@
-"""Decoders with experts in the place of MLPs: mixtral, qwen2_moe, qwen3_moe, gpt_oss, glm4_moe."""
+"""Decoders with experts in the place of MLPs: mixtral, qwen2_moe, qwen3_moe, gpt_oss, glm4_moe, ernie4_5_moe."""
 
 from __future__ import annotations
 
@@ -47,6 +47,24 @@ def qwen3_moe(fields: Fields) -> ModelConfig:
         experts=qwen_experts(fields, config.n_layers, n=128, n_used=8, width=768, normalised=False),
         **biases(fields),
     )
+
+
+QWEN3_VL_MOE_TEXT = {
+    "vocab_size": 151_936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 128_000,
+}
+
+
+def qwen3_vl_moe(fields: Fields) -> ModelConfig:
+    """As Qwen3 with experts, but for defaults, and for gains, which are always divided by their sum."""
+    config = plain(fields, "qwen3_moe", n_kv_heads=16, tie=True, theta=500_000.0)
+    values = Fields({**fields.values, "norm_topk_prob": True}, fields.source)
+    experts = qwen_experts(values, config.n_layers, n=60, n_used=4, width=1408, normalised=True)
+    return replace(config, head_norms=True, experts=experts, **biases(fields))
 
 
 def gpt_oss(fields: Fields) -> ModelConfig:
@@ -101,3 +119,23 @@ def glm4_moe(fields: Fields) -> ModelConfig:
         head_norms=fields.flag("use_qk_norm", False),
         experts=checked(experts, fields),
     )
+
+
+def ernie4_5_moe(fields: Fields) -> ModelConfig:
+    config = plain(fields, "ernie4_5_moe", n_kv_heads=4, rms_eps=1e-5, tie=True, theta=500_000.0)
+    if fields.flag("use_bias", False):
+        raise fields.bad("use_bias", "is true, and ERNIE's experts with biases are not supported")
+    width = fields.integer("moe_intermediate_size", 1536)
+    first, step = fields.integer("moe_layer_start_index", 1, low=0), fields.integer("moe_layer_interval", 1)
+    last = fields.integer("moe_layer_end_index", -1, low=-1)
+    last = config.n_layers - 1 if last == -1 else last
+    n_used = fields.integer("moe_k", fields.integer("num_experts_per_tok", 6))
+    experts = ExpertsConfig(
+        n_experts=fields.integer("moe_num_experts", 64),
+        width=width,
+        routing=Routing(n_used, normalised=True),
+        layers=tuple(i for i in range(config.n_layers) if (i + 1) % step == 0 and first <= i <= last),
+        choice_bias=True,
+        shared_width=width * fields.integer("moe_num_shared_experts", 2, low=0),
+    )
+    return replace(config, experts=checked(experts, fields))

@@ -23,6 +23,7 @@ from tests.engine.models.converted import _describe
 ARCHITECTURES = {
     **{"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next"},
     **{"qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe"},
+    **{"ernie4_5_moe": "ernie4_5-moe"},
     **{"lfm2": "lfm2", "lfm2_moe": "lfm2moe", "granitemoehybrid": "granitehybrid"},
 }
 """By model_type."""
@@ -32,8 +33,11 @@ _LFM2 = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 Named = tuple[str, Tensor]
 
 
-def to_gguf(folder: Path, config: Any, path: Path, *, quantised: Mapping[str, str] = MappingProxyType({})) -> None:
-    """folder: as tiny.saved has written it, config: of the model. quantised: names within a layer -> their types."""
+def to_gguf(
+    folder: Path, config: Any, path: Path, *, quantised: Mapping[str, str] = MappingProxyType({}), fused: bool = False
+) -> None:
+    """folder: as tiny.saved has written it, config: of the model. quantised: names within a layer -> their types.
+    fused: gate and up of all experts are one tensor."""
     config = SimpleNamespace(**config.to_dict())
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -42,7 +46,7 @@ def to_gguf(folder: Path, config: Any, path: Path, *, quantised: Mapping[str, st
     _describe_all(writer, config, 0 if of_mlp is None else len(of_mlp))
     known = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
-    for name, values in _converted(_merged(tensors), config):
+    for name, values in _converted(_fused(_merged(tensors)) if fused else _merged(tensors), config):
         gguf_name = names.get_name(name, (".weight", ".bias")) or name
         assert gguf_name != name or name.startswith(("blk.", "token_embd", "output")), name
         data, kind = values.float().contiguous().numpy(), quantised.get(gguf_name.split(".")[2] if ".layers." in name else "")
@@ -69,9 +73,10 @@ def _describe_all(writer: gguf.GGUFWriter, config: Any, width: int) -> None:
     _describe(writer, config)
     config.num_key_value_heads = heads
     n = getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0) or getattr(config, "n_routed_experts", 0)
+    n = n or getattr(config, "moe_num_experts", 0)
     if n:
         writer.add_expert_count(n)
-        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_used_count(getattr(config, "moe_k", 0) or config.num_experts_per_tok)
     if hasattr(config, "moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"):
@@ -122,6 +127,17 @@ def _merged(tensors: dict[str, Tensor]) -> Iterator[Named]:
             name.replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp"),
             torch.stack([of_all[i] for i in range(len(of_all))]),
         )
+
+
+def _fused(tensors: Iterator[Named]) -> Iterator[Named]:
+    gates = {}
+    for name, values in tensors:
+        if name.endswith("experts.gate_proj.weight"):
+            gates[name] = values
+        elif gate := name.endswith("experts.up_proj.weight") and name.replace("up_proj", "gate_proj"):
+            yield gate.replace("gate_proj", "gate_up_proj"), torch.cat((gates[gate], values), 1)
+        else:
+            yield name, values
 
 
 def _converted(tensors: Iterator[Named], config: Any) -> Iterator[Named]:
@@ -246,6 +262,7 @@ _CONVERT: dict[str, Callable[[str, Tensor, Any], Iterator[Named]]] = {
     "qwen3_5_moe_text": _qwen3_5,
     "gpt_oss": _gpt_oss,
     "glm4_moe": _glm4_moe,
+    "ernie4_5_moe": _glm4_moe,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
     "granitemoehybrid": _granite,

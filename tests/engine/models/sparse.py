@@ -48,6 +48,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 32,
         },
     ),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {"moe_num_experts": 6, "moe_k": 3, "moe_intermediate_size": 48, "num_hidden_layers": 4, "moe_layer_end_index": 2},
+    ),
     "lfm2": ("lfm2", {"layer_types": _CONV, "num_hidden_layers": 5, "block_multiple_of": 32, "conv_bias": True}),
     "lfm2_moe": ("lfm2_moe", {**_EXPERTS, "layer_types": _CONV, "num_hidden_layers": 5, "num_dense_layers": 2}),
     "lfm2_moe, scaled, without a bias": (

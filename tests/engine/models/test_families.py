@@ -32,7 +32,7 @@ EXPERTS = {
 }
 
 GEMMA4 = {
-    **{"head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 6, "sliding_window": 9},
+    **{"head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 6, "sliding_window": 9, "rms_norm_eps": 0.01},
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
 }
 
@@ -99,6 +99,11 @@ MODELS = {
         }.items()
     },
     "deepseek v2, experts by groups": ("deepseek_v2", {**LATENT, **EXPERTS, "topk_method": "group_limited_greedy"}),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        {**LATENT, **EXPERTS, "q_lora_rank": 24, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+    ),
+    "youtu": ("youtu", {**LATENT, "q_lora_rank": 24}),
     "deepseek v3, turned by halves": ("deepseek_v3", {**LATENT, "q_lora_rank": 24, "rope_interleave": False}),
     "gemma4": ("gemma4_text", {**GEMMA4, "hidden_size_per_layer_input": 0}),
     "gemma4, an embedding for each layer, shared keys": (

@@ -10,6 +10,7 @@ import torch
 from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
+from kernels.cpu import launch
 from tests.engine.models import sparse, test_families, tiny
 from tests.engine.models.converted_sparse import ARCHITECTURES, to_gguf
 from tests.engine.models.test_families import PROMPTS
@@ -25,6 +26,21 @@ def test_logits_equal_those_of_transformers_whole_and_in_chunks(name, tmp_path) 
         for ours, theirs in zip(logits_of(runner, PROMPTS, most=most), expected, strict=True):
             assert ours.dtype == torch.float32
             assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
+
+
+@pytest.mark.skipif(launch.missing is not None, reason=f"no native operators: {launch.missing}")
+@pytest.mark.parametrize("name", sparse.MODELS)
+def test_steps_are_recorded_as_a_whole_and_give_the_same_bits(name: str, tmp_path: Path) -> None:
+    """With activations in 8 bits where weights allow it, as a model is served."""
+    family, settings = sparse.MODELS[name]
+    tiny.saved(tmp_path, family, **settings)
+    recorded, eager = (
+        ModelRunner(EngineConfig(block_size=8, max_model_len=64, enforce_eager=eager), open_checkpoint(tmp_path))
+        for eager in (False, True)
+    )
+    assert recorded.recorded is not None and eager.recorded is None
+    for ours, theirs in zip(logits_of(recorded, PROMPTS, most=7), logits_of(eager, PROMPTS, most=64), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 NOT_IN_GGUF = {
@@ -54,6 +70,19 @@ def test_logits_of_a_gguf_file_equal_those_of_the_folder(name: str, tmp_path: Pa
     )
     for ours, theirs in zip(of_file, of_folder, strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_moe"])
+def test_gate_and_up_of_all_experts_may_be_one_tensor_of_a_gguf_file(name: str, tmp_path: Path) -> None:
+    family, settings = IN_GGUF[name]
+    config = tiny.saved(tmp_path / "folder", family, **settings).config
+    for fused in (False, True):
+        to_gguf(tmp_path / "folder", config, tmp_path / f"{fused}.gguf", fused=fused)
+    apart, together = (open_checkpoint(tmp_path / f"{fused}.gguf") for fused in (False, True))
+    assert any("gate_up" in stored for stored in together.stored.names()) and apart.names() != together.stored.names()
+    for name in (name for name in apart.names() if ".experts." in name):
+        assert torch.equal(apart.weight(name).data, together.weight(name).data)
+    assert set(apart.names()) == set(together.names())
 
 
 def test_every_architecture_is_tried() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
 from tests.engine.models import tiny
-from tests.engine.models.test_families import PROMPTS
+from tests.engine.models.test_families import GEMMA4, PROMPTS
 from tests.engine.runner.feeding import logits_of
 
 _EYES = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 32, "num_heads": 2, "patch_size": 4}
@@ -28,11 +29,33 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "qwen2_vl": ("qwen2_vl", _MROPE, {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 4}, {}),
     "qwen2_5_vl, tied": ("qwen2_5_vl", _MROPE, {**_EYES, "fullatt_block_indexes": [0]}, {"tie_word_embeddings": True}),
     "qwen3_vl": ("qwen3_vl", {"head_dim": 16}, {**_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}, {}),
+    "qwen3_vl_moe": (
+        "qwen3_vl_moe",
+        {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+        {**_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+        {},
+    ),
+    "qwen3_5_moe": (
+        "qwen3_5_moe",
+        {
+            **{"head_dim": 32, "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+            **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 24},
+            "shared_expert_intermediate_size": 32,
+        },
+        {**_EYES, "num_position_embeddings": 16},
+        {},
+    ),
     "gemma3": (
         "gemma3",
         {"head_dim": 16, "sliding_window": 9},
         {**_PIXTRAL, "image_size": 56, "patch_size": 14},
         {"mm_tokens_per_image": 4},
+    ),
+    "gemma4": (
+        "gemma4",
+        {**GEMMA4, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 99, "pad_token_id": 0},
+        {**_PIXTRAL, "num_key_value_heads": 2, "position_embedding_size": 16},
+        {"audio_config": None},
     ),
     "mistral3, tied": ("mistral3", {"model_type": "mistral", "sliding_window": None}, _PIXTRAL, {}),
     "mistral3 of ministral3": (
@@ -75,4 +98,14 @@ def test_an_older_file_has_the_texts_fields_among_those_of_the_whole(tmp_path: P
     rope = text.pop("rope_parameters")
     text |= {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}}
     (tmp_path / "config.json").write_text(json.dumps({**text, **config}))
+    _check(tmp_path, expected)
+
+
+def test_experts_that_lie_turned_are_told_by_their_sizes(tmp_path: Path) -> None:
+    """As the first releases of Qwen3-VL have them."""
+    expected = tiny.logits(_saved(tmp_path, "qwen3_vl_moe"), PROMPTS)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, tmp_path / "model.safetensors")
     _check(tmp_path, expected)
