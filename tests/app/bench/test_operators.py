@@ -63,7 +63,9 @@ def test_the_cases_cover_the_step_of_a_model() -> None:
         - {
             *("embedding", "gelu_tanh_mul", "copy_blocks"),
             *("layer_norm", "add", "scale_rows", "gelu_tanh", "relu_squared"),  # of few families
-            *("causal_conv", "delta_rule", "state_scan"),  # plain torch alone computes them
+            *("causal_conv", "delta_rule", "state_scan", "mul", "sigmoid_mul"),  # of layers with states
+            *("route", "experts_gated", "experts_down", "add_gated"),  # of mixtures of experts
+            *("heads_linear", "add_scaled"),  # of latents, and of Gemma 4
             *("sample", "logprobs", "uniform", "penalize"),  # measured through the engine's sampler
         }
     )
