@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from app import paths
-from app.catalog import bundled, disk, hub, shelf
+from app.catalog import bundled, disk, elsewhere, hub, shelf
 from app.catalog.disk import LocalModel
 from app.options import did_you_mean
 from engine.errors import ModelLoadError
@@ -21,26 +22,35 @@ class ModelNotDownloaded(ModelLoadError):
     """The model is known, but not on disk."""
 
 
-def find(name: str) -> LocalModel:
+def local(folders: Iterable[str] = ()) -> list[LocalModel]:
+    """Every model on this machine, Pagewell's own first. folders: those of the settings. What several programs share is
+    listed once."""
+    own = disk.installed()
+    by_path = {model.path.resolve(): model for model in reversed([*own, *elsewhere.models(folders)])}
+    shelved = {model.path: model for name in shelf.BY_NAME if (model := on_disk(name, own))}
+    return [shelved.get(model.path, model) for model in reversed(by_path.values())]
+
+
+def find(name: str, folders: Iterable[str] = ()) -> LocalModel:
     """The model on disk that `name` means. Never downloads: raises ModelNotDownloaded or ModelNotFound."""
     if _is_path(name):
         return disk.open_path(Path(name))
-    model = on_disk(name)
+    model = on_disk(name, disk.installed()) or _elsewhere(name, elsewhere.models(folders))
     if model is not None:
         return model
     if name.lower() in shelf.BY_NAME or hub.parse_id(name):
         raise ModelNotDownloaded(f"{name} is not on disk yet.", f"Run `pagewell models pull {name}`.")
-    known = {*shelf.BY_NAME, *(model.name for model in disk.installed())}
+    known = {*shelf.BY_NAME, *(model.name for model in local(folders))}
     raise ModelNotFound(
         f"There is no model {name!r}.{did_you_mean(name, known)}",
         "Name a GGUF file, a folder, a hub id (owner/name) or one of `pagewell models list`.",
     )
 
 
-def locate(name: str) -> LocalModel:
+def locate(name: str, folders: Iterable[str] = ()) -> LocalModel:
     """The model that `name` means, downloaded first where it has to be, with progress on the terminal."""
     try:
-        return find(name)
+        return find(name, folders)
     except ModelNotDownloaded:
         return pull(name)
 
@@ -63,8 +73,8 @@ def _is_path(name: str) -> bool:
     return looks_like_one or Path(name).exists()
 
 
-def on_disk(name: str) -> LocalModel | None:
-    models = disk.installed()
+def on_disk(name: str, models: Sequence[LocalModel]) -> LocalModel | None:
+    """Of Pagewell's own models the one that `name` means: its own name, one of the shelf, or a hub id."""
     for model in models:
         if name.lower() == model.name.lower():
             return model
@@ -78,3 +88,12 @@ def on_disk(name: str) -> LocalModel | None:
         if in_repo and (quant is None or disk.quant_of(model.path.name) == quant.upper()):
             return replace(model, name=name.lower() if entry else name)
     return None
+
+
+def _elsewhere(name: str, models: Iterable[LocalModel]) -> LocalModel | None:
+    """By its whole name, or by the part behind the program's where only one model has it."""
+    models = list(models)
+    lower = name.lower()
+    whole = [model for model in models if model.name.lower() == lower]
+    short = [model for model in models if model.name.lower().partition("/")[2] == lower]
+    return whole[0] if whole else short[0] if len(short) == 1 else None

@@ -16,6 +16,7 @@ from app.chat.errors import Busy, NotFound, Unusable
 from app.chat.events import Changes, Cursor
 from app.chat.service import ChatService
 from app.chat.views import Views
+from app.errors import UnknownModel
 from app.generation.hub import GenerationHub
 from app.sse import EventStream
 from engine.errors import PagewellError
@@ -41,12 +42,13 @@ HEADERS = {
     # A page that comes back from the browser's cache would show answers as they were.
     "Cache-Control": "no-store",
 }
-_STATUS = {NotFound: 404, Busy: 409, Unusable: 422}
+_STATUS = {UnknownModel: 404, NotFound: 404, Busy: 409, Unusable: 422}
 
 
 @dataclass(slots=True)
 class MessageForm:
     text: str
+    model: str | None = None
 
 
 @dataclass(slots=True)
@@ -93,13 +95,13 @@ class ChatController(Controller):
 
     @post("/ui/chats", status_code=200)
     async def start(self, data: URLEncodedBody[MessageForm], chats: Chats, chat_views: Pages) -> Response[str]:
-        conversation = await chats.start(data.text)
+        conversation = await chats.start(data.text, data.model)
         body = await chat_views.chat(await chats.open(conversation.id))
         return _html(body, **{"HX-Push-Url": f"/chats/{conversation.id}"})
 
     @post("/ui/chats/{conversation_id:int}/messages", status_code=204)
     async def send(self, conversation_id: FromPath[int], data: URLEncodedBody[MessageForm], chats: Chats) -> None:
-        await chats.send(conversation_id, data.text)
+        await chats.send(conversation_id, data.text, data.model)
 
     @get("/ui/chats/{conversation_id:int}/item")
     async def item(

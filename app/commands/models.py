@@ -25,7 +25,7 @@ def list_models(as_json: bool) -> None:
     by_path = {model.path: model for model in on_disk}
     rows = []
     for entry in shelf.SHELF:
-        model = library.on_disk(entry.name)
+        model = library.on_disk(entry.name, on_disk)
         if model is not None:
             by_path.pop(model.path)
         rows.append((entry.name, entry.size, format_bytes(model.n_bytes) if model else "", entry.about, model))

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError
 from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, KVStorage, StateStorage, Storage
 from engine.models import registry
 from engine.models.operators import Operators
-from engine.runner import memory, threads
+from engine.runner import threads
 from engine.runner.graphs import RecordedStep, Unrecordable
 from engine.runner.inputs import StepBuffers
+from engine.runner.prediction import predict
 from engine.runner.steps import EagerStep, Step
 from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
@@ -42,30 +42,23 @@ class ModelRunner:
         progress: Callable[[int, int], None] | None = None,
         *,
         n_vocab: int | None = None,
+        promised_bytes: int = 0,
     ) -> None:
         """Fit the cache, build the model, fill it. progress(done, total) counts bytes of weights.
 
-        n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. Raises
-        ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
+        n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. promised_bytes: what
+        other models of this process may yet take of the memory that is free. Raises ConfigError for settings that cannot be had
+        here, ModelLoadError, KernelMissing.
         """
         self._config = config
         self.model_config = model = checkpoint.config
-        self.device = device_of(config)
-        self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
-        self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
-        dense = config.quantization == "none"
-        self.weights_bytes = self.n_params * self.dtype.itemsize if dense else checkpoint.n_bytes
+        of_file = {"n_params": self.n_params, "stored_bytes": checkpoint.n_bytes}
+        predicted = predict(config, model, **of_file, promised=promised_bytes)
+        self.device, self.dtype, self.kv_dtype = predicted.device, predicted.dtype, predicted.kv_dtype
+        self.weights_bytes = predicted.weights_bytes
         self.digest = checkpoint.digest
-        self.budget = memory.fit(
-            config,
-            model,
-            model_bytes=self.weights_bytes,
-            free=memory.free_bytes(self.device),
-            device=self.device,
-            dtype=self.dtype,
-            kv_dtype=self.kv_dtype,
-        )
+        self.budget = predicted.budget
         self.block_size = self.budget.block_size
         self.kv_groups = self.budget.groups
         self.max_model_len = self.budget.max_model_len
@@ -170,15 +163,6 @@ class ModelRunner:
         return tuple(result)
 
 
-def device_of(config: EngineConfig) -> torch.device:
-    """Where the model runs. Raises ConfigError for a GPU that is not there."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, but torch sees no CUDA device here.", "Set --device cpu, or leave it out.")
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
-
-
 def _explained(ops: Operators) -> tuple[str, str, str]:
     """(operators that run in plain torch, why, what helps)"""
     if launch.missing is not None:
@@ -194,14 +178,3 @@ def _explained(ops: Operators) -> tuple[str, str, str]:
 def _warn_of_plain_torch(ops: str, reasons: str, remedy: str) -> None:
     """Once in a process, for a model may be loaded again."""
     log.warning("Plain torch computes %s, many times slower than native operators: %s. %s", ops, reasons, remedy)
-
-
-def _kv_default(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Attention of many or long answers takes as long as reading the cache does, and float16 halves it; its ten bits are more
-    than activations keep in the products. Exact runs keep all."""
-    narrow = device.type == "cpu" and dtype == torch.float32 and config.kernel_precision == "fast"
-    return torch.float16 if narrow else dtype
-
-
-def _dtype(name: str, default: torch.dtype) -> torch.dtype:
-    return {"auto": default, "fp8_e4m3": torch.float8_e4m3fn}.get(name) or getattr(torch, name)

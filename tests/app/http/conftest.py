@@ -15,7 +15,8 @@ from litestar.testing import AsyncTestClient
 
 from app import settings
 from app.asgi import create_app
-from app.host import ModelHost, Progress
+from app.models.host import ModelHost, Progress
+from app.models.pool import ModelPool
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -105,7 +106,7 @@ def make_server(
         return AsyncEngine(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info(runner), config)
 
     host = ModelHost(load or load_fake, name="fake", idle_timeout_s=idle_timeout_s)
-    return Server(create_app(settings.make(values), host), host, runner)
+    return Server(create_app(settings.make(values), ModelPool(host)), host, runner)
 
 
 @pytest.fixture
