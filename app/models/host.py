@@ -138,7 +138,7 @@ class ModelHost:
     @property
     def is_wanted(self) -> bool:
         """Whether a load that has not begun yet is still worth it."""
-        return self._wanted or self._n_waiting > 0 or not self._on_demand
+        return not self._stopping and (self._wanted or self._n_waiting > 0 or not self._on_demand)
 
     @property
     def n_waiting(self) -> int:

@@ -55,7 +55,7 @@ def test_what_is_no_model_is_refused_with_a_reason(tmp_path: Path) -> None:
     cases = {
         tmp_path / "none": "There is no file or folder",
         put(tmp_path / "weights.bin"): "is no GGUF file",
-        put(tmp_path / "m-00001-of-00003.gguf"): "one part of a split GGUF",
+        put(tmp_path / "m-00001-of-00003.gguf"): "one of 3 parts, of which 2 are missing: m-00002-of-00003.gguf",
         tmp_path / "two": "holds 2 models: a.gguf, b.gguf",
         tmp_path / "old": "holds no model",
     }

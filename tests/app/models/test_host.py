@@ -24,45 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineDead, ModelLoadError
 from engine.types import SamplingParams
 from tests import models
-
-
-class FakeEngine:
-    """Answers the questions that the host asks."""
-
-    info: Any = "facts"
-
-    def __init__(self) -> None:
-        self.may_close = asyncio.Event()
-        self.may_close.set()
-        self.close_error: Exception | None = None
-        self.n_live = 0
-        self.is_alive = True
-        self.closed = False
-
-    async def close(self) -> None:
-        await self.may_close.wait()
-        if self.close_error is not None:
-            raise self.close_error
-        self.closed = True
-
-
-class Loads:
-    """A loader that waits for `go`; `engines` are those it made."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.engines: list[FakeEngine] = []
-        self.n_begun = 0
-        self.error: Exception | None = None
-
-    async def __call__(self, progress: Any) -> Any:
-        self.n_begun += 1
-        progress(1, 2)
-        await self.go.wait()
-        if self.error is not None:
-            raise self.error
-        self.engines.append(FakeEngine())
-        return self.engines[-1]
+from tests.app.models.fakes import Loads
 
 
 @pytest.fixture
