@@ -43,11 +43,12 @@ async def test_the_list_has_what_is_loaded_and_what_can_be(serve: Callable[..., 
     assert (await client.get("/v1/models/B")).json()["max_model_len"] == 256
 
 
-async def test_models_that_fit_answer_beside_each_other(serve: Callable[..., Any]) -> None:
-    client = await serve(others=("b",), together=True, step_s=0.005)
-    answers = await asyncio.gather(*(chat(client, name, max_tokens=20) for name in ("fake", "b", "fake", "b")))
-    assert [a.json()["model"] for a in answers] == ["fake", "b", "fake", "b"]
-    assert await states(client) == {"fake": "ready", "b": "ready"}
+async def test_models_that_fit_answer_beside_each_other(live: Callable[..., Server]) -> None:
+    server = live(others=("b",), together=True, step_s=0.005)
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        answers = await asyncio.gather(*(chat(client, name, max_tokens=20) for name in ("fake", "b", "fake", "b")))
+        assert [a.json()["model"] for a in answers] == ["fake", "b", "fake", "b"]
+        assert await states(client) == {"fake": "ready", "b": "ready"}
 
 
 async def test_an_unknown_model_is_a_404_with_the_near_names(serve: Callable[..., Any]) -> None:
@@ -67,8 +68,10 @@ async def test_a_request_for_another_model_waits_for_the_answer_that_runs(live: 
         other = asyncio.create_task(chat(client, "b"))
         while (await states(client))["b"] != "waiting":
             assert not other.done()
-        frame = (await client.get("/api/stats")).json()
-        waiting = next(model for model in frame["models"] if model["name"] == "b")
+        waiting: dict[str, Any] = {}
+        while not waiting:
+            frame = (await client.get("/api/stats")).json()
+            waiting = next((model for model in frame["models"] if model["name"] == "b"), {})
         assert waiting["state"] == "waiting" and waiting["waits_for"] == ["fake"]
         assert {row["model"] for row in frame["requests"]} == {"fake"}
         assert (await long).json()["usage"]["completion_tokens"] == 60
@@ -108,11 +111,12 @@ async def test_a_client_that_leaves_while_it_waits_costs_no_swap(live: Callable[
         assert await states(client) == {"fake": "ready", "b": "unloaded"}
 
 
-async def test_two_clients_that_take_turns_both_get_their_answers(serve: Callable[..., Any]) -> None:
-    client = await serve(others=("b",), step_s=0.002)
+async def test_two_clients_that_take_turns_both_get_their_answers(live: Callable[..., Server]) -> None:
+    server = live(others=("b",), step_s=0.002)
 
     async def work(model: str) -> list[str]:
-        return [(await chat(client, model)).json()["model"] for _ in range(6)]
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+            return [(await chat(client, model)).json()["model"] for _ in range(6)]
 
     assert await asyncio.gather(work("fake"), work("b"), work("fake")) == [["fake"] * 6, ["b"] * 6, ["fake"] * 6]
 
@@ -157,19 +161,19 @@ async def test_statistics_are_of_all_models_in_memory(serve: Callable[..., Any])
     assert len(families) == len(set(families))
 
 
-async def test_an_abort_reaches_the_engine_that_has_the_request(serve: Callable[..., Any]) -> None:
-    client = await serve(others=("b",), together=True, step_s=0.02)
-    answers = [asyncio.create_task(chat(client, name, max_tokens=200)) for name in ("fake", "b")]
-    rows: list[dict[str, Any]] = []
-    while len(rows) < 2:
-        await asyncio.sleep(0.05)
-        rows = [row for row in (await client.get("/api/stats")).json()["requests"] if row["state"] == "running"]
-    (uid,) = (row["uid"] for row in rows if row["model"] == "b")
-    assert (await client.post(f"/api/requests/{uid}/abort")).status_code == 202
-    await answers[1]
-    assert not answers[0].done()
-    await client.post(f"/api/requests/{next(row['uid'] for row in rows if row['model'] == 'fake')}/abort")
-    await answers[0]
+async def test_an_abort_reaches_the_engine_that_has_the_request(live: Callable[..., Server]) -> None:
+    server = live(others=("b",), together=True, step_s=0.02)
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        answers = {name: asyncio.create_task(chat(client, name, max_tokens=200)) for name in ("fake", "b")}
+        uids: dict[str, int] = {}
+        while len(uids) < 2:
+            rows = (await client.get("/api/stats")).json()["requests"]
+            uids = {row["model"]: row["uid"] for row in rows if row["state"] == "running"}
+        assert (await client.post(f"/api/requests/{uids['b']}/abort")).status_code == 202
+        await answers["b"]
+        assert not answers["fake"].done()
+        assert (await client.post(f"/api/requests/{uids['fake']}/abort")).status_code == 202
+        await answers["fake"]
 
 
 async def test_a_pin_lies_in_the_cache_of_its_model(serve: Callable[..., Any]) -> None:
