@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from engine.kv.storage import GroupStorage
@@ -38,9 +39,11 @@ class Decoder:
             scale=config.embedding_scale,
             head=self.head if config.tie_embeddings else None,
         )
-        self._rotary = Rotary(config.rope, max_model_len, ops.device)
-        local = config.local_rope
-        self._local_rotary = self._rotary if local is None else Rotary(local, max_model_len, ops.device)
+        tables = [Rotary(rope, max_model_len, ops.device) for rope in config.distinct_ropes]
+        unturned = torch.empty(max_model_len, 0, device=ops.device)
+        self._angles = [
+            (unturned, unturned) if rope is None else tables[config.distinct_ropes.index(rope)].angles for rope in config.ropes
+        ]
 
     def parameters(self) -> dict[str, Slot]:
         """Hugging Face name -> slot, for every parameter; a tied output matrix is not one."""
@@ -58,19 +61,17 @@ class Decoder:
         inputs: as each KV group sees the step.
         """
         positions = inputs[0].positions
-        angles = (positions, self._rotary.cos, self._rotary.sin)
-        local_angles = (positions, self._local_rotary.cos, self._local_rotary.sin)
         x, residual = self.embedding(inputs[0].token_ids), None
         for i, layer in enumerate(self.layers):
-            turned = local_angles if self.config.windows[i] else angles
-            x, residual = layer(x, residual, turned, inputs[kv.group(i)], kv.layer(i))
+            x, residual = layer(x, residual, (positions, *self._angles[i]), inputs[kv.group(i)], kv.layer(i))
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, h] -> float32 [rows, vocabulary]"""
-        return self.cap(self.head(hidden).float())
+        return self.shaped(self.head(hidden).float())
 
-    def cap(self, logits: Tensor) -> Tensor:
-        """Bend logits softly under the model's cap, if it has one; in place."""
-        cap = self.config.logit_soft_cap
-        return logits.div_(cap).tanh_().mul_(cap) if cap else logits
+    def shaped(self, logits: Tensor) -> Tensor:
+        """Logits by the model's factor, then bent softly under its cap, where it has these; in place."""
+        scale, cap = self.config.logit_scale, self.config.logit_soft_cap
+        scaled = logits if scale == 1.0 else logits.mul_(scale)
+        return scaled.div_(cap).tanh_().mul_(cap) if cap else scaled

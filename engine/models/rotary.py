@@ -15,13 +15,12 @@ from engine.weights.config import RopeConfig
 
 
 class Rotary:
-    """cos and sin, float32 [n_positions, rotary_dim / 2]."""
+    """angles: cos and sin, float32 [n_positions, rotary_dim / 2]."""
 
     def __init__(self, rope: RopeConfig, n_positions: int, device: torch.device) -> None:
         frequencies, factor = inverse_frequencies(rope, n_positions)
         angles = torch.arange(n_positions).float()[:, None] * frequencies
-        self.cos = (angles.cos() * factor).to(device)
-        self.sin = (angles.sin() * factor).to(device)
+        self.angles = (angles.cos() * factor).to(device), (angles.sin() * factor).to(device)
 
 
 def inverse_frequencies(rope: RopeConfig, n_positions: int) -> tuple[Tensor, float]:

@@ -38,7 +38,7 @@ class RecordedStep:
         self._heads = [
             Recording(partial(model.head, hidden[:_ROWS]), buffers.n_seqs) for hidden in (self._forward.result, self._gathered)
         ]
-        self._cap = model.cap
+        self._shaped = model.shaped
 
     def holds(self, plan: StepPlan) -> bool:
         return self._buffers.hold(plan)
@@ -56,9 +56,9 @@ class RecordedStep:
     def logits(self, size: StepSize) -> Tensor:
         n = size.n_draws
         if n == size.n_rows:
-            return self._cap(self._heads[0].replay(n))
+            return self._shaped(self._heads[0].replay(n))
         torch.index_select(self._forward.result, 0, self._buffers.logit_rows(n), out=self._gathered[:n])
-        return self._cap(self._heads[1].replay(n))
+        return self._shaped(self._heads[1].replay(n))
 
 
 class Unrecordable(Exception):

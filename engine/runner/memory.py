@@ -85,7 +85,7 @@ def step_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> 
     # Logits in float32, their weights in float32 and running sums in float64.
     sampling = config.max_num_seqs * model.vocab_size * 16
     # Keys and values of the sequence at hand in float32, and the rotary tables.
-    position = 8 * model.n_kv_heads * model.head_dim + model.rope.rotary_dim * (4 if model.local_rope is None else 8)
+    position = 8 * model.n_kv_heads * model.head_dim + 4 * sum(rope.rotary_dim for rope in model.distinct_ropes)
     if not config.enable_chunked_prefill:
         position += token
     return config.token_budget * token + sampling, position

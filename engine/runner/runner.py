@@ -108,7 +108,7 @@ class ModelRunner:
     @property
     def kv_extras(self) -> dict[str, str | int]:
         """What the KV depends on besides tokens, to the last bit."""
-        dynamic = self.model_config.rope.scaling == "dynamic"
+        dynamic = any(rope.scaling == "dynamic" for rope in self.model_config.distinct_ropes)
         return {
             "weights": self.digest,
             "device": self.device.type,

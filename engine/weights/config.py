@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_5", "gemma3", "mistral", "bamba")
-
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -77,25 +75,37 @@ class ModelConfig:
     """Window in tokens that the model was made for, rope scaling included."""
     tie_embeddings: bool
     """The output matrix is the embedding matrix; the checkpoint has no lm_head.weight."""
-    attention_bias: bool
-    """q, k and v have biases."""
-    attention_output_bias: bool
-    """o has a bias (never in qwen2, whose q, k and v have)."""
-    mlp_bias: bool
-    rope: RopeConfig
-    local_rope: RopeConfig | None
-    """Of the layers with a window, where these differ (gemma3)."""
+    ropes: tuple[RopeConfig | None, ...]
+    """Per layer; None: its heads are not turned."""
     windows: tuple[int, ...]
     """Per layer: how many positions back a query sees, itself included; 0 for all."""
     attention_scale: float
     """Factor of q times k."""
-    attn_soft_cap: float
-    """0 for none."""
-    logit_soft_cap: float
-    """0 for none."""
-    embedding_scale: float
-    """Factor of the embedding's rows; 1 for none."""
     activation: str
     """"silu" or "gelu_tanh"."""
+    attention_bias: bool = False
+    """q, k and v have biases."""
+    attention_output_bias: bool = False
+    """o has a bias (never in qwen2, whose q, k and v have)."""
+    mlp_bias: bool = False
+    attn_soft_cap: float = 0.0
+    """0 for none."""
+    logit_soft_cap: float = 0.0
+    """0 for none."""
+    logit_scale: float = 1.0
+    """Factor of the logits."""
+    embedding_scale: float = 1.0
+    """Factor of the embedding's rows."""
+    residual_scale: float = 1.0
+    """Factor of what a layer's attention, and its MLP, add to the residual stream."""
     recurrent: RecurrentConfig | None = None
     """None where all layers have attention."""
+
+    @property
+    def distinct_ropes(self) -> tuple[RopeConfig, ...]:
+        """In the order of the layers that have them first."""
+        ropes: list[RopeConfig] = []
+        for rope in self.ropes:
+            if rope is not None and rope not in ropes:
+                ropes.append(rope)
+        return tuple(ropes)

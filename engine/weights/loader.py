@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.errors import ModelLoadError
 from engine.weights import pages
 from engine.weights.checkpoint import Checkpoint
-from engine.weights.gguf_checkpoint import GGUFCheckpoint
+from engine.weights.gguf.checkpoint import GGUFCheckpoint
 from engine.weights.safetensors import SafetensorsCheckpoint
 from kernels.ops import DENSE, Weight
 from kernels.reference import dequant

@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.errors import ModelLoadError
 from engine.weights import pages
 from engine.weights.checkpoint import digest_of, no_such_tensor, require_rank
-from engine.weights.hf_config import from_hf
+from engine.weights.hf.config import from_hf
 from kernels.ops import DENSE, Weight
 
 _DOWNLOAD = "The download is incomplete or damaged; download the model again."

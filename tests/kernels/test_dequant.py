@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.weights.gguf import GGUFFile
+from engine.weights.gguf.file import GGUFFile
 from kernels.conformance_weights import random_weight
 from kernels.ops import BLOCKS, DENSE, NF4_VALUES, SCALED, Weight
 from kernels.reference.dequant import dense, dequantize

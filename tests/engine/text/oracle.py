@@ -9,7 +9,7 @@ from pathlib import Path
 import tokenizers
 
 from engine.text.tokenizer import Tokenizer
-from engine.weights.gguf import GGUFFile
+from engine.weights.gguf.file import GGUFFile
 from tests import models
 
 

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from engine.errors import ModelLoadError
 from engine.text import tokenizer as text_tokenizer
 from engine.text.template import ChatTemplate
-from engine.weights.hf_config import from_hf
+from engine.weights.hf.config import from_hf
 from engine.weights.safetensors import SafetensorsCheckpoint
 from tests import models as real_models
 from tests.engine.text import corpus, oracle

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.errors import ModelLoadError
-from engine.weights.gguf import GGUFFile
+from engine.weights.gguf.file import GGUFFile
 from engine.weights.loader import open_checkpoint
 from tests import models
 from tests.engine.weights.gguf_writer import LETTERS, Parts, entry, string, tensor_info, tiny_llama, typed
@@ -231,5 +231,5 @@ def test_several_bytes_of_the_header_may_be_wrong(tmp_path: Path) -> None:
 def test_the_tiny_llama_itself_is_sound(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(_file(tmp_path, tiny_llama(rope_factors=True).bytes()))
     assert len(checkpoint.names()) == 11
-    assert checkpoint.config.rope.scaling == "factors"
-    assert checkpoint.config.rope.params["factors"] == (1.0,) * 8
+    assert checkpoint.config.ropes[0].scaling == "factors"
+    assert checkpoint.config.ropes[0].params["factors"] == (1.0,) * 8

@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
-from engine.weights.gguf_config import from_gguf
+from engine.weights.gguf.config import from_gguf
 
 SHAPES = {"token_embd.weight": (100, 64)}
 
@@ -33,25 +33,30 @@ def _config(family: str = "llama", rope_factors: tuple[float, ...] | None = None
 
 def test_defaults_of_absent_keys() -> None:
     config = _config()
-    assert (config.head_dim, config.rope.theta, config.rope.rotary_dim, config.rope.scaling) == (16, 10_000, 16, "none")
+    assert (config.head_dim, config.ropes[0].theta, config.ropes[0].rotary_dim, config.ropes[0].scaling) == (
+        16,
+        10_000,
+        16,
+        "none",
+    )
     assert config.vocab_size == 100 and config.tie_embeddings and config.attention_scale == 0.25
 
 
 def test_linear_scaling_new_and_old() -> None:
     for changes in ({"rope__scaling__type": "linear", "rope__scaling__factor": 8.0}, {"rope__scale_linear": 8.0}):
-        rope = _config(**changes).rope
+        rope = _config(**changes).ropes[0]
         assert (rope.scaling, rope.params) == ("linear", {"factor": 8.0})
 
 
 def test_yarn() -> None:
     config = _config(rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=2048)
-    assert config.rope.scaling == "yarn" and config.max_position == 8192
-    assert config.rope.params["original_max_position_embeddings"] == 2048
-    assert math.isclose(config.rope.params["attention_factor"], 0.1 * math.log(4) + 1)
+    assert config.ropes[0].scaling == "yarn" and config.max_position == 8192
+    assert config.ropes[0].params["original_max_position_embeddings"] == 2048
+    assert math.isclose(config.ropes[0].params["attention_factor"], 0.1 * math.log(4) + 1)
 
 
 def test_factors_win_over_scaling_keys() -> None:
-    assert _config(rope_factors=(1.0,) * 8, rope__scaling__type="linear").rope.scaling == "factors"
+    assert _config(rope_factors=(1.0,) * 8, rope__scaling__type="linear").ropes[0].scaling == "factors"
 
 
 def test_gemma_windows_period_flags_and_default() -> None:
@@ -64,8 +69,7 @@ def test_gemma_windows_period_flags_and_default() -> None:
 
 def test_gemma_scaling_spares_the_layers_with_a_window() -> None:
     config = _config("gemma3", rope__scaling__type="linear", rope__scaling__factor=8.0, rope__freq_base=1e6)
-    assert (config.rope.theta, config.rope.scaling) == (1e6, "linear")
-    assert config.local_rope is not None and (config.local_rope.theta, config.local_rope.scaling) == (1e4, "none")
+    assert [(rope.theta, rope.scaling) for rope in config.ropes] == [(1e4, "none")] * 5 + [(1e6, "linear"), (1e4, "none")]
 
 
 def test_gemma_27b_divides_by_hidden_size_per_head() -> None:

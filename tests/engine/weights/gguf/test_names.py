@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
-from engine.weights.gguf_checkpoint import GGUFCheckpoint
+from engine.weights.gguf.checkpoint import GGUFCheckpoint
+from engine.weights.gguf.names import restore_rows
 from engine.weights.loader import open_checkpoint
-from engine.weights.mapping import restore_rows
 from kernels.reference.dequant import dequantize
 from tests import models
 from tests.engine.weights.gguf_writer import entry, tensor_info, tiny_llama, typed
@@ -55,7 +55,7 @@ def test_names_and_shapes_are_those_of_transformers(model: Callable[[], Path]) -
 def test_what_the_default_model_is() -> None:
     config = open_checkpoint(models.smollm2()).config
     assert (config.family, config.n_layers, config.n_heads, config.n_kv_heads, config.head_dim) == ("llama", 30, 9, 3, 64)
-    assert (config.rope.theta, config.max_position, config.tie_embeddings) == (100_000, 8192, True)
+    assert (config.ropes[0].theta, config.max_position, config.tie_embeddings) == (100_000, 8192, True)
     assert not any(config.windows)
 
 
@@ -63,7 +63,7 @@ def test_what_the_default_model_is() -> None:
 def test_what_gemma_is() -> None:
     config = open_checkpoint(models.gemma()).config
     assert config.windows == (512, 512, 512, 512, 512, 0) * 3
-    assert (config.rope.theta, config.local_rope.theta) == (1_000_000, 10_000)
+    assert [rope.theta for rope in config.distinct_ropes] == [10_000, 1_000_000]
     assert math.isclose(config.embedding_scale, math.sqrt(640)) and config.attention_scale == 1 / 16
     assert config.activation == "gelu_tanh"
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig
-from engine.weights.hf_config import from_hf
+from engine.weights.hf.config import from_hf
 
 SIZES = {
     "vocab_size": 100,
@@ -87,21 +87,31 @@ def test_biases_by_family() -> None:
 def test_rope_written_by_transformers_4_and_5() -> None:
     old = _config(rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0})
     new = _config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5})
-    assert old.rope == new.rope
-    assert (old.rope.theta, old.rope.scaling, old.rope.params, old.max_position) == (5e5, "linear", {"factor": 2.0}, 8192)
+    assert old.ropes[0] == new.ropes[0]
+    rope = old.ropes[0]
+    assert (rope.theta, rope.scaling, rope.params, old.max_position) == (
+        5e5,
+        "linear",
+        {"factor": 2.0},
+        8192,
+    )
 
 
 def test_rope_of_each_kind() -> None:
     llama3 = _config(rope_theta=5e5, rope_scaling=LLAMA3)
-    assert llama3.rope.params == {name: value for name, value in LLAMA3.items() if name != "rope_type"}
+    assert llama3.ropes[0].params == {name: value for name, value in LLAMA3.items() if name != "rope_type"}
     assert llama3.max_position == 4096
     yarn = _config(rope_parameters=YARN, max_position_embeddings=1024)
     assert yarn.max_position == 4096
-    assert yarn.rope.params["beta_fast"] == 32 and yarn.rope.params["attention_factor"] is None and yarn.rope.params["truncate"]
+    assert (
+        yarn.ropes[0].params["beta_fast"] == 32
+        and yarn.ropes[0].params["attention_factor"] is None
+        and yarn.ropes[0].params["truncate"]
+    )
     dynamic = _config(rope_scaling={"rope_type": "dynamic", "factor": 2.0})
-    assert dynamic.rope.params == {"factor": 2.0, "original_max_position_embeddings": 4096}
+    assert dynamic.ropes[0].params == {"factor": 2.0, "original_max_position_embeddings": 4096}
     half = _config(partial_rotary_factor=0.5)
-    assert (half.head_dim, half.rope.rotary_dim) == (16, 8)
+    assert (half.head_dim, half.ropes[0].rotary_dim) == (16, 8)
 
 
 def test_gemma_rope_written_by_transformers_4_and_5() -> None:
@@ -112,8 +122,9 @@ def test_gemma_rope_written_by_transformers_4_and_5() -> None:
     }
     new = _config("gemma3_text", rope_parameters=parameters)
     assert old == new
-    assert old.rope.scaling == "linear" and old.local_rope is not None
-    assert (old.local_rope.theta, old.local_rope.scaling, old.max_position) == (2e4, "none", 4096)
+    turned = {(bool(window), rope.theta, rope.scaling) for window, rope in zip(old.windows, old.ropes, strict=True)}
+    assert turned == {(True, 2e4, "none"), (False, 1e6, "linear")}
+    assert old.max_position == 4096
 
 
 def test_gemma_windows_follow_an_older_files_period() -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 from engine.errors import ModelLoadError
 from engine.weights import pages
 from engine.weights.checkpoint import digest_of, no_such_tensor, require_rank
-from engine.weights.gguf import GGUFFile
-from engine.weights.gguf_config import from_gguf
-from engine.weights.mapping import Source, map_names, restore_rows
+from engine.weights.gguf.config import from_gguf
+from engine.weights.gguf.file import GGUFFile
+from engine.weights.gguf.names import Source, map_names, restore_rows
 from kernels.ops import BLOCKS, Weight
 from kernels.reference.dequant import dequantize
 
@@ -69,7 +69,7 @@ class GGUFCheckpoint:
         data = self.file.data(tensor.name)
         values = dequantize(tensor.qtype, data) if tensor.qtype in BLOCKS else data.float()
         values = self._restore(values, source)
-        return values - 1 if source.minus_one else values
+        return source.undo(values) if source.undo else values
 
     def is_stored(self, name: str, data: Tensor) -> bool:
         return data.data_ptr() == self.file.data(self._source(name).gguf_name).data_ptr()

@@ -6,7 +6,8 @@ Sources: tensor_mapping.py of the gguf package, convert_hf_to_gguf.py of llama.c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -30,7 +31,7 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_GEMMA3_LAYER = _LAYER | {
+_POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -47,30 +48,52 @@ class Source:
     gguf_name: str
     n_permuted_heads: int = 0
     """Heads whose rows the converter interleaved; 0 if the rows are as they were."""
-    minus_one: bool = False
-    """The converter added one to a norm's weight."""
+    undo: Callable[[Tensor], Tensor] | None = None
+    """From a vector's float32 values as the converter left them to what they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How the tensors of a family are called, and what the converter does to them."""
+
+    layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
+    """GGUF's name within a layer, without weight or bias, -> Hugging Face's."""
+    permuted: bool = False
+    """Rows of q and k are interleaved."""
+    undo: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    """By a pattern of GGUF names."""
+
+
+def _minus_one(values: Tensor) -> Tensor:
+    return values - 1
+
+
+NAMES: dict[str, Names] = {
+    "llama": Names(permuted=True),
+    "qwen2": Names(),
+    "qwen3": Names(),
+    "gemma3": Names(_LAYER | _POST_NORMS, undo={r".*norm\.weight": _minus_one}),
+}
+"""By family."""
 
 
 def map_names(gguf_names: list[str], config: ModelConfig) -> tuple[dict[str, Source], list[str]]:
     """Hugging Face name -> source, and the GGUF names that no layer of this family has."""
     sources, unknown = {}, []
-    layer_names = _GEMMA3_LAYER if config.family == "gemma3" else _LAYER
+    family = NAMES[config.family]
     for gguf_name in gguf_names:
         in_layer = _IN_LAYER.fullmatch(gguf_name)
         if gguf_name in _TOP:
             name = _TOP[gguf_name]
-        elif in_layer and in_layer[2] in layer_names:
-            name = f"model.layers.{in_layer[1]}.{layer_names[in_layer[2]]}.{in_layer[3]}"
+        elif in_layer and in_layer[2] in family.layer:
+            name = f"model.layers.{in_layer[1]}.{family.layer[in_layer[2]]}.{in_layer[3]}"
         else:
             if not _UNUSED.fullmatch(gguf_name):
                 unknown.append(gguf_name)
             continue
         n_permuted = {"attn_q": config.n_heads, "attn_k": config.n_kv_heads}.get(in_layer[2], 0) if in_layer else 0
-        sources[name] = Source(
-            gguf_name,
-            n_permuted_heads=n_permuted if config.family == "llama" else 0,
-            minus_one=config.family == "gemma3" and gguf_name.endswith("norm.weight"),
-        )
+        undo = next((undo for pattern, undo in family.undo.items() if re.fullmatch(pattern, gguf_name)), None)
+        sources[name] = Source(gguf_name, n_permuted_heads=n_permuted if family.permuted else 0, undo=undo)
     return sources, unknown
 
 

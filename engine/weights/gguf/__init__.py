@@ -1,0 +1,1 @@
+"""GGUF files: parser, configuration, and tensors under the names that Hugging Face gives them."""

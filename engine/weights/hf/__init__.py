@@ -1,0 +1,1 @@
+"""ModelConfig from Hugging Face's config.json, family by family."""
