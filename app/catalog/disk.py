@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import paths
@@ -121,30 +121,49 @@ def installed() -> list[LocalModel]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir():
             found += in_folder(path)
+            # A repository may have a folder for each quantisation.
+            found += [model for below in sorted(path.iterdir()) if below.is_dir() for model in _below(below)]
         elif is_model_file(path) and all(file.is_file() for file in parts(path)):
             found.append(open_path(path))
     return sorted(found, key=lambda model: model.name.lower())
 
 
-def remove(model: LocalModel) -> None:
-    """Delete a model's own files from Pagewell's folder; the model's folder goes too once nothing else lies in it.
+def _below(folder: Path) -> list[LocalModel]:
+    """Models in a folder of a repository's folder, told apart by their quantisation."""
+    name = folder.parent.name.replace("--", "/", 1)
+    ggufs = [model for model in in_folder(folder) if model.kind == "gguf"]
+    return [replace(model, name=f"{name}:{quant_of(model.path.name) or folder.name}") for model in ggufs]
+
+
+def require_own(model: LocalModel) -> None:
+    """ModelLoadError for a model that is not Pagewell's to delete, which says whose it is."""
+    if not model.managed:
+        whose = f"It belongs to {model.origin}: delete it there." if model.origin else "Delete it yourself."
+        raise ModelLoadError(f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", whose)
+
+
+def remove(model: LocalModel) -> int:
+    """Delete a model's own files from Pagewell's folder; the model's folder goes too once nothing else lies in it. The bytes that
+    became free.
 
     ModelLoadError for a model that lies elsewhere (that is the person's own, or another program's), and when a file cannot be
     deleted.
     """
-    if not model.managed:
-        whose = f"It belongs to {model.origin}: delete it there." if model.origin else "Delete it yourself."
-        raise ModelLoadError(f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", whose)
+    require_own(model)
     folder = (model.path if model.path.is_dir() else model.path.parent).resolve()
     # config.json goes first: what an interruption leaves is then no model any more.
     own = [*(folder / name for name in FOLDER_FILES), *folder.glob("*.safetensors")] if model.path.is_dir() else model.files
+    freed = 0
     try:
         for path in own:
+            # A link, or a file with another name elsewhere, frees nothing.
+            freed += path.stat().st_size if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1 else 0
             path.unlink(missing_ok=True)
         if folder != paths.models_dir().resolve() and not in_folder(folder):
             _remove_empty(folder)
     except OSError as error:
         raise ModelLoadError(f"{model.path} could not be deleted whole: {error}", "Check its permissions.") from error
+    return freed
 
 
 def _remove_empty(folder: Path) -> None:

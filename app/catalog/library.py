@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from app import paths
-from app.catalog import bundled, disk, elsewhere, hub, shelf
+from app.catalog import disk, elsewhere, hub, shelf
 from app.catalog.disk import LocalModel
 from app.options import did_you_mean
 from engine.errors import ModelLoadError
@@ -52,20 +51,9 @@ def locate(name: str, folders: Iterable[str] = ()) -> LocalModel:
     try:
         return find(name, folders)
     except ModelNotDownloaded:
+        from app.catalog.pulling import pull  # what is on disk is found without all that it imports
+
         return pull(name)
-
-
-def pull(name: str) -> LocalModel:
-    """Download a shelf model or a hub id; one that is on disk already is checked and kept."""
-    entry = shelf.BY_NAME.get(name.lower())
-    if entry is not None and entry.hub_id is None:
-        path = bundled.download(paths.models_dir() / bundled.NAME)
-        return replace(disk.open_path(path), name=entry.name)
-    parsed = hub.parse_id(entry.hub_id if entry else name)
-    if parsed is None:
-        find(name)
-        raise ModelNotFound(f"{name!r} is on disk, and no name to download from.", "Pull a hub id (owner/name) or a shelf name.")
-    return replace(hub.pull(*parsed), name=entry.name if entry else name)
 
 
 def _is_path(name: str) -> bool:
@@ -84,7 +72,7 @@ def on_disk(name: str, models: Sequence[LocalModel]) -> LocalModel | None:
         return None
     repo, quant = parsed
     for model in models:
-        in_repo = model.path.parent == hub.folder_of(repo) or model.path == hub.folder_of(repo)
+        in_repo = hub.folder_of(repo) in (model.path, *list(model.path.parents)[:2])
         if in_repo and (quant is None or disk.quant_of(model.path.name) == quant.upper()):
             return replace(model, name=name.lower() if entry else name)
     return None
