@@ -1,4 +1,5 @@
-"""The person's token for the hub: where huggingface_hub keeps it, readable by nobody else. It is never shown or logged."""
+"""The hub's address, and the person's token for it: where huggingface_hub keeps it, readable by nobody else, never shown or
+logged."""
 
 from __future__ import annotations
 
@@ -12,6 +13,13 @@ from engine.errors import PagewellError
 
 class TokenRefused(PagewellError):
     """The hub does not take a token."""
+
+
+def endpoint() -> str:
+    """The hub's address: HF_ENDPOINT, where the person has a mirror."""
+    from huggingface_hub import constants
+
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or str(constants.ENDPOINT)
 
 
 def token_path() -> Path:
@@ -29,7 +37,7 @@ def log_in(token: str) -> str:
     if not (token and token.isascii() and token.isprintable()):
         raise TokenRefused("This is no token.", "Make one at the hub, under Settings, Access Tokens; read access is enough.")
     try:
-        name = str(HfApi().whoami(token=token).get("name") or "?")
+        name = str(HfApi(endpoint=endpoint()).whoami(token=token).get("name") or "?")
     except HTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):

@@ -16,13 +16,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app import paths
 from app.catalog import access, disk
-from app.catalog.choices import Choice
 from app.options import format_bytes
 from engine.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from app.catalog.choices import Choice
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ def look_up(repo: str) -> Repository:
     if access.tighten():
         log.warning("The hub's token in %s could be read by others; now only you can", access.token_path())
     with _explained(repo):
-        info = HfApi().model_info(repo, files_metadata=True)
+        info = HfApi(endpoint=access.endpoint()).model_info(repo, files_metadata=True)
     files = info.siblings or []
     return Repository(
         repo,
@@ -79,7 +81,7 @@ def fetch(repository: Repository, name: str, start: int, n_bytes: int) -> bytes:
 
     if n_bytes <= 0:
         return b""
-    url = hf_hub_url(repository.name, name, revision=repository.revision, endpoint=_endpoint())
+    url = hf_hub_url(repository.name, name, revision=repository.revision, endpoint=access.endpoint())
     headers = build_hf_headers(token=get_token()) | {"Range": f"bytes={start}-{start + n_bytes - 1}"}
     with _explained(repository.name):
         response = get_session().get(url, headers=headers, follow_redirects=True)
@@ -119,7 +121,9 @@ def _download(repository: Repository, choice: Choice, folder: Path, progress: Pr
         if progress is not None:
             options["tqdm_class"] = _reporting(progress, done, choice.n_bytes)
             progress(done, choice.n_bytes)
-        hf_hub_download(repository.name, name, revision=repository.revision, local_dir=folder, endpoint=_endpoint(), **options)
+        hf_hub_download(
+            repository.name, name, revision=repository.revision, local_dir=folder, endpoint=access.endpoint(), **options
+        )
         _verify(repository, name, folder / name)
         done += repository.sizes[name]
     if progress is not None:
@@ -177,12 +181,6 @@ def _explained(repo: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise ModelLoadError(f"{repo} could not be stored: {error}", "Check room and permissions, then run it again.") from error
-
-
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return str(constants.ENDPOINT)
 
 
 def _n_bytes_there(folder: Path, choice: Choice) -> int:

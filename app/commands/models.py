@@ -159,4 +159,9 @@ def _shown(key: str, value: Any) -> str:
 def _facts(model: disk.LocalModel | None) -> dict[str, object]:
     if model is None:
         return {"path": None, "kind": None, "n_bytes": None, "origin": None}
-    return {"path": str(model.path), "kind": model.kind, "n_bytes": model.n_bytes, "origin": model.origin or "Pagewell"}
+    return {
+        "path": str(model.path),
+        "kind": model.kind,
+        "n_bytes": model.n_bytes,
+        "origin": model.origin or ("Pagewell" if model.managed else None),
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app import paths
-from app.catalog import bundled, disk, library
+from app.catalog import bundled, disk, library, pulling
 from engine.errors import ModelLoadError
 from tests import models
 
@@ -153,12 +153,12 @@ def test_the_bundled_model_goes_by_its_name() -> None:
     (folder / bundled.FILE_NAME).symlink_to(models.smollm2())
     model = library.locate(bundled.NAME)
     assert (model.name, model.n_bytes) == (bundled.NAME, bundled.N_BYTES)
-    assert library.pull(bundled.NAME) == model
+    assert pulling.pull(bundled.NAME) == model
 
 
 def test_describe_reads_the_real_header() -> None:
     from app.catalog.inspect import describe
 
     facts = describe(disk.open_path(models.smollm2()))
-    assert (facts["family"], facts["parameters"], facts["layers"]) == ("llama", 134_515_008, 30)
+    assert (facts["family"], facts["n_parameters"], facts["n_layers"]) == ("llama", 134_515_008, 30)
     assert facts["chat_template"] == "yes"
