@@ -17,6 +17,7 @@ from app.errors import respond
 from app.health import HealthController
 from app.lifespan import ANSWERS_GRACE_S, SERVER_STOPPING, models_lifespan
 from app.metrics import Metrics
+from app.models.plugin import ModelsPlugin
 from app.models.pool import ModelPool
 from app.openai import OpenAIPlugin
 from app.pins import PinsPlugin
@@ -34,16 +35,19 @@ def create_app(settings: Settings, pool: ModelPool | None = None) -> Litestar:
     if pool is None:
         pool = ModelPool.from_settings(settings, library.find(settings.serving.model, settings.orchestrator.models_folders))
     metrics = Metrics(pool)
-    plugins = [OpenAIPlugin(pool), StatsPlugin(settings, pool), PinsPlugin(settings), RolesPlugin(settings, pool.main, metrics)]
+    plugins = [
+        OpenAIPlugin(pool),
+        ModelsPlugin(settings, pool),
+        StatsPlugin(settings, pool),
+        PinsPlugin(settings),
+        RolesPlugin(settings, pool.main, metrics),
+    ]
     if settings.engine.role != "prefill":  # which serves another server, and leaves the chats to that one
         plugins.append(ChatPlugin(pool, paths.database_path()))
     app = Litestar(
         route_handlers=[HealthController],
         plugins=plugins,
-        dependencies={
-            "model_pool": Provide(lambda: pool, sync_to_thread=False),
-            "server_metrics": Provide(lambda: metrics, sync_to_thread=False),
-        },
+        dependencies={"server_metrics": Provide(lambda: metrics, sync_to_thread=False)},
         exception_handlers={Exception: respond},
         lifespan=[models_lifespan(pool)],
         listeners=[EventListener(SERVER_STOPPING)(partial(pool.drain, ANSWERS_GRACE_S))],

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from app.catalog.disk import LocalModel
 from app.errors import ModelFailed, ModelLoading
@@ -111,6 +111,15 @@ class ModelHost:
         """No load may begin, and one under way ends at its next tensor."""
         self._n_failures = 0
         self._retry_at = math.inf
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """What it is loaded with, where that is not the default; memory and disk sizes in bytes."""
+        if self.config is None:
+            return {}
+        default = EngineConfig()
+        fields = {name: getattr(self.config, name) for name in EngineConfig.__struct_fields__}
+        return {name: value for name, value in fields.items() if value != getattr(default, name) and name != "kv_disk_folder"}
 
     @property
     def would_wait(self) -> bool:

@@ -14,7 +14,6 @@ from engine.weights.loader import open_checkpoint
 from tests import models
 from tests.app.catalog.test_disk import put, safetensors_folder
 
-
 _HOST = "registry.ollama.ai"
 
 
