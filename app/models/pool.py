@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import torch
 from msgspec import structs
 
 from app import paths
 from app.catalog import library
-from app.catalog.disk import LocalModel
+from app.catalog.disk import LocalModel, quant_of
 from app.errors import UnknownModel
 from app.models.host import ModelHost, Progress
 from app.models.memory import Memory
@@ -182,11 +183,16 @@ class ModelPool:
             callback(host)
 
     def _by_own_name(self, name: str) -> ModelHost | None:
-        """By the name that the model has on disk, whole or without the program's that it comes from, where it is the only one."""
-        own = {host: host.model.name.lower() for host in self.hosts if host.model is not None}
-        whole = [host for host, own_name in own.items() if own_name == name]
-        short = [host for host, own_name in own.items() if host.model.origin and own_name.partition("/")[2] == name]
+        """By the name that the model has on disk, with its quantisation or without, and without the program's that it comes from,
+        where it is the only one."""
+        own = {host: host.model for host in self.hosts if host.model is not None}
+        whole = [host for host, model in own.items() if name in _names(model.name.lower(), model)]
+        short = [host for host, model in own.items() if model.origin and name in _names(_tail(model), model)]
         return whole[0] if whole else short[0] if len(short) == 1 else None
+
+    def at(self, path: Path) -> ModelHost | None:
+        """The model that lies there."""
+        return next((host for host in self.hosts if host.model is not None and host.model.path == path), None)
 
     async def start(self) -> None:
         """Begin to load the main model; returns at once."""
@@ -199,6 +205,15 @@ class ModelPool:
     async def close(self) -> None:
         """End all loads and engines, for good."""
         await asyncio.gather(*(host.close() for host in self.hosts))
+
+
+def _tail(model: LocalModel) -> str:
+    return model.name.lower().partition("/")[2]
+
+
+def _names(name: str, model: LocalModel) -> tuple[str, ...]:
+    quant = quant_of(model.path.name).lower()
+    return (name, f"{name}:{quant}") if quant and ":" not in name else (name,)
 
 
 def config_of(settings: Settings, *names: str) -> EngineConfig:

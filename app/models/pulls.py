@@ -120,8 +120,9 @@ class Pulls:
 
         try:
             model = await asyncio.to_thread(pulling.pull, pull.name, None, tell)
-            pull.model = model.name
             await self._pool.look(fresh_s=0)
+            host = self._pool.at(model.path)
+            pull.model = host.name if host is not None else model.name
             pull.state = "done"
         except _Cancelled:
             pull.state = "cancelled"

@@ -16,7 +16,7 @@ class FakeEngine:
     """Answers the questions that the host asks."""
 
     def __init__(self, n_bytes: int = 0) -> None:
-        self.info: Any = SimpleNamespace(weights_bytes=n_bytes, kv_bytes=0, kv_groups=())
+        self.info: Any = SimpleNamespace(weights_bytes=n_bytes, kv_bytes=0, kv_groups=(), max_model_len=100)
         self.may_close = asyncio.Event()
         self.may_close.set()
         self.close_error: Exception | None = None
