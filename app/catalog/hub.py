@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quant>[\w.-]+))?")
+HUB_ID = re.compile(r"(?P<repo>[a-z0-9][\w.-]*/[a-z0-9][\w.-]*?)(?::(?P<quant>[\w.-]+))?", re.ASCII | re.IGNORECASE)
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all); called from any thread. What it raises ends the download, which can go on later."""
@@ -171,6 +171,8 @@ def _explained(repo: str) -> Iterator[None]:
     except errors.GatedRepoError as error:
         hint = "Ask for access on its page at the hub, then run `pagewell models login`."
         raise ModelLoadError(f"{repo} is gated: its makers give access to those who ask.", hint) from error
+    except errors.HFValidationError as error:
+        raise ModelLoadError(f"{repo} is no name of a model at the hub: {error}", "Name it as owner/name.") from error
     except errors.RepositoryNotFoundError as error:
         raise ModelLoadError(
             f"The hub has no model {repo}, or it is private.", "Check the spelling, or run `pagewell models login`."

@@ -25,7 +25,7 @@ def test_hub_ids() -> None:
     assert hub.parse_id("Qwen/Qwen3-0.6B-GGUF:q8_0") == ("Qwen/Qwen3-0.6B-GGUF", "q8_0")
     assert hub.parse_id("qwen3-0.6b") is None
     assert hub.parse_id("a/b/c") is None
-    assert hub.parse_id("../etc/passwd") is None
+    assert hub.parse_id("../etc/passwd") is hub.parse_id("../etc") is hub.parse_id("a/..") is None
 
 
 def test_each_quantisation_is_a_choice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ async def test_a_pull_is_cancelled_and_leaves_no_half_model(site: Site, hub_of: 
             progress(1, choice.n_bytes)
             if may_go.is_set():
                 return real(repository, choice, folder, progress)
+            time.sleep(0.01)
 
     monkeypatch.setattr(hub, "_download", slow)
     pulling = asyncio.create_task(site.post("/api/models/pull", "o/r:Q8_0"))
