@@ -8,6 +8,7 @@ from typing import Any
 from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import URLEncodedBody
+from msgspec import structs
 
 from app import pages
 from app.catalog import shelf
@@ -17,7 +18,7 @@ from app.models.pool import ModelPool
 from app.models.pulls import Pulls
 from app.models.schemas import ModelAnswer, OfferAnswer, PullAnswer
 from app.options import format_bytes
-from app.settings import Settings
+from app.settings import BY_NAME, Settings
 from app.stats import permission
 from ui.render import render
 
@@ -131,9 +132,14 @@ async def _shown(pool: ModelPool, pulls: Pulls, settings: Settings) -> dict[str,
     await pool.look()
     here = {host.model.name.lower() for host in pool.hosts if host.model is not None}
     return {
-        "models": [ModelAnswer.of(host, pool.main) for host in pool.hosts],
+        "models": [_in_words(ModelAnswer.of(host, pool.main)) for host in pool.hosts],
         "pulls": [PullAnswer.of(pull) for pull in pulls.all],
         "shelf": [entry for entry in shelf.SHELF if entry.name not in here],
         "may_act": settings.orchestrator.permission_mode != "readonly",
         "bytes": format_bytes,
     }
+
+
+def _in_words(model: ModelAnswer) -> ModelAnswer:
+    """With its settings as a person would write them."""
+    return structs.replace(model, settings={name: BY_NAME[name].show(value) for name, value in model.settings.items()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,13 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.sync_api import Browser, expect
 
 from tests import models
 from tests.e2e.server import LiveServer, serve
+from tests.e2e.test_chat_page import SLOW_MS, browser
+
+__all__ = ["browser"]
 
 KV = 64 << 20
 LONG = "a-very-long-name-of-a-model-that-somebody-merged-from-many-others-and-then-quantised-again"
@@ -104,45 +106,44 @@ def test_memory_comes_back_when_a_model_is_unloaded(several: LiveServer) -> None
     assert left < weights // 3, f"{left / 2**20:.0f} MiB of {[h >> 20 for h in held]} MiB stayed after three loads"
 
 
-async def _view(page: Page, server: LiveServer) -> None:
-    await page.goto(f"{server.url}/catalogue")
-    await expect(page.get_by_role("heading", name="Models")).to_be_visible()
+def test_the_models_view_loads_and_unloads(several: LiveServer, browser: Browser, tmp_path: Path) -> None:
+    unload(several, LONG)
+    page = browser.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.goto(f"{several.url}/catalogue")
+    row = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name=LONG))
+    row.get_by_role("button", name="Load", exact=True).click()
+    expect(row.get_by_text("in memory")).to_be_visible(timeout=SLOW_MS)
+    for width, scheme in ((1200, "light"), (1200, "dark"), (380, "light"), (380, "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.screenshot(path=tmp_path / f"models-{width}-{scheme}.png", full_page=True)
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), f"it scrolls sideways at {width}"
+        assert row.bounding_box()["width"] > min(width, 960) * 0.85, "the list takes the room that there is"
+    row.get_by_role("button", name="Unload").click()
+    expect(row.get_by_text("on disk")).to_be_visible(timeout=SLOW_MS)
+    row.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog")).to_contain_text(f"Delete {LONG}?")
+    page.get_by_role("button", name="Keep").click()
+    expect(row).to_be_visible()
+    assert not problems
+    page.close()
 
 
-async def test_the_models_view_loads_and_unloads(several: LiveServer, tmp_path: Path) -> None:
-    await asyncio.to_thread(unload, several, LONG)
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch()
-        page = await browser.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        await _view(page, several)
-        row = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name=LONG))
-        await row.get_by_role("button", name="Load", exact=True).click()
-        await expect(row.get_by_text("in memory")).to_be_visible(timeout=60_000)
-        await row.get_by_role("button", name="Unload").click()
-        await expect(row.get_by_text("on disk")).to_be_visible(timeout=60_000)
-        assert not problems
-        for width, scheme in ((1200, "light"), (1200, "dark"), (380, "light"), (380, "dark")):
-            await page.set_viewport_size({"width": width, "height": 900})
-            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            await page.screenshot(path=tmp_path / f"models-{width}-{scheme}.png", full_page=True)
-            too_wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth")
-            assert not too_wide, f"it scrolls sideways at {width}"
-        await browser.close()
-
-
-async def test_a_chat_is_answered_by_the_model_that_was_chosen(several: LiveServer) -> None:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch()
-        page = await browser.new_page()
-        await page.goto(several.url)
-        await page.get_by_label("Model that answers").select_option(LONG)
-        await page.get_by_label("Message", exact=True).fill("Say hello.")
-        await page.keyboard.press("Enter")
-        answer = page.locator("article.assistant")
-        await expect(answer.get_by_role("heading", name=LONG)).to_be_attached(timeout=60_000)
-        await expect(answer).to_have_attribute("data-state", "done", timeout=120_000)
-        await expect(page.get_by_label("Model that answers")).to_have_value(LONG)
-        await browser.close()
+def test_a_chat_is_answered_by_the_model_that_was_chosen(several: LiveServer, browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page()
+    page.goto(several.url)
+    page.get_by_label("Model that answers").select_option(LONG)
+    page.get_by_label("Message", exact=True).fill("Say hello.")
+    page.keyboard.press("Enter")
+    answer = page.locator("article.assistant")
+    expect(answer.get_by_role("heading", name=LONG)).to_be_attached(timeout=SLOW_MS)
+    expect(answer).to_have_attribute("data-state", "done", timeout=2 * SLOW_MS)
+    expect(page.get_by_label("Model that answers")).to_have_value(LONG)
+    for width in (1200, 380):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.screenshot(path=tmp_path / f"chat-{width}.png")
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), f"it scrolls sideways at {width}"
+    page.close()
