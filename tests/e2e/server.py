@@ -75,6 +75,7 @@ def surroundings(home: Path) -> dict[str, Any]:
     env |= {"PAGEWELL_HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     # Nor are models found that other programs of this person have.
     env |= {"HOME": str(home), "OLLAMA_MODELS": str(home / "ollama"), "HF_HOME": str(home / "hub")}
+    env["HF_ENDPOINT"] = "http://127.0.0.1:9"  # and no hub is asked
     return {"cwd": nowhere, "env": env}
 
 
