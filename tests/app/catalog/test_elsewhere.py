@@ -91,7 +91,7 @@ def test_what_of_ollama_is_no_whole_model_is_left_out(tmp_path: Path, monkeypatc
     ollama(tmp_path, "library/gone", None)  # its blob was deleted
     ollama(tmp_path, "library/tuned", b"GGUF", adapter="1" * 64)  # without its adapter it would be another model
     up = tmp_path / "manifests" / "registry.ollama.ai" / "library" / "up" / "latest"
-    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../blobs/secret"}
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../secret"}
     put(up).write_text(json.dumps({"layers": [layer]}))
     (tmp_path / "blobs" / "sha256-..").mkdir(parents=True)
     put(tmp_path / "blobs" / "secret")
