@@ -15,9 +15,10 @@ from app.catalog import library
 from app.chat.plugin import ChatPlugin
 from app.errors import respond
 from app.health import HealthController
-from app.host import ModelHost
-from app.lifespan import ANSWERS_GRACE_S, SERVER_STOPPING, model_lifespan
+from app.lifespan import ANSWERS_GRACE_S, SERVER_STOPPING, models_lifespan
 from app.metrics import Metrics
+from app.models.plugin import ModelsPlugin
+from app.models.pool import ModelPool
 from app.openai import OpenAIPlugin
 from app.pins import PinsPlugin
 from app.roles import RolesPlugin
@@ -26,28 +27,30 @@ from app.settings import Settings
 from app.stats import StatsPlugin
 
 
-def create_app(settings: Settings, host: ModelHost | None = None) -> Litestar:
-    """The whole server. Without a host, one for the configured model, which must be on disk.
+def create_app(settings: Settings, pool: ModelPool | None = None) -> Litestar:
+    """The whole server. Without a pool, one whose main model is the configured one, which must be on disk.
 
     Raises ModelLoadError when it is not.
     """
-    if host is None:
-        model = library.find(settings.serving.model)
-        host = ModelHost.from_settings(settings, model.path)
-    metrics = Metrics(host)
-    plugins = [OpenAIPlugin(host), StatsPlugin(settings, host), PinsPlugin(settings), RolesPlugin(settings, host, metrics)]
+    if pool is None:
+        pool = ModelPool.from_settings(settings, library.find(settings.serving.model, settings.orchestrator.models_folders))
+    metrics = Metrics(pool)
+    plugins = [
+        OpenAIPlugin(pool),
+        ModelsPlugin(settings, pool),
+        StatsPlugin(settings, pool),
+        PinsPlugin(settings),
+        RolesPlugin(settings, pool.main, metrics),
+    ]
     if settings.engine.role != "prefill":  # which serves another server, and leaves the chats to that one
-        plugins.append(ChatPlugin(host, paths.database_path()))
+        plugins.append(ChatPlugin(pool, paths.database_path()))
     app = Litestar(
         route_handlers=[HealthController],
         plugins=plugins,
-        dependencies={
-            "model_host": Provide(lambda: host, sync_to_thread=False),
-            "server_metrics": Provide(lambda: metrics, sync_to_thread=False),
-        },
+        dependencies={"server_metrics": Provide(lambda: metrics, sync_to_thread=False)},
         exception_handlers={Exception: respond},
-        lifespan=[model_lifespan(host)],
-        listeners=[EventListener(SERVER_STOPPING)(partial(host.drain, ANSWERS_GRACE_S))],
+        lifespan=[models_lifespan(pool)],
+        listeners=[EventListener(SERVER_STOPPING)(partial(pool.drain, ANSWERS_GRACE_S))],
         openapi_config=OpenAPIConfig(
             title="Pagewell",
             version="1",

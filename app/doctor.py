@@ -83,7 +83,7 @@ def _free_bytes(folder: Path) -> int:
 async def try_model(report: Report, settings: Settings, model: LocalModel) -> None:
     """Load the model as `serve` would, answer once, and add what was seen. ModelLoadError, ConfigError as when serving."""
     began = time.perf_counter()
-    engine = await AsyncEngine.load(model.path, settings.engine)
+    engine = await AsyncEngine.load(model.path, settings.engine_for(model.name))
     load_s = time.perf_counter() - began
     try:
         await _answer(engine, seed=0)  # the first steps also pay for warming up

@@ -37,6 +37,10 @@ class UnknownModel(PagewellError):
     """A request asks for a model that this server does not serve."""
 
 
+class ModelInUse(PagewellError):
+    """A model is in memory or at work, so that what was asked for it cannot be done now."""
+
+
 class ClientGone(PagewellError):
     """The client closed its connection before the answer; nobody reads what follows."""
 
@@ -91,6 +95,8 @@ def describe(error: BaseException, *, details: bool = False) -> ApiError:
         return ApiError(400, _sentence(error), param=error.param)
     if isinstance(error, UnknownModel):
         return ApiError(404, _sentence(error), param="model", code="model_not_found")
+    if isinstance(error, ModelInUse):
+        return ApiError(409, _sentence(error), param="model", code="model_in_use")
     if isinstance(error, QueueFull):
         return ApiError(503, _sentence(error), "overloaded_error", code="queue_full", headers={"retry-after": str(QUEUE_RETRY_S)})
     if isinstance(error, ModelLoading):

@@ -9,8 +9,9 @@ from litestar import Controller, Request, Response, get
 from litestar.di import NamedDependency
 
 from app.connection import while_connected
-from app.host import ModelHost
 from app.metrics import CONTENT_TYPE, Metrics
+from app.models.host import State
+from app.models.pool import ModelPool
 
 
 class Alive(msgspec.Struct):
@@ -18,7 +19,7 @@ class Alive(msgspec.Struct):
 
 
 class Readiness(msgspec.Struct):
-    status: Literal["loading", "ready", "unloaded", "failed"]
+    status: State
     model: str
     progress: float
     error: str | None = None
@@ -33,13 +34,14 @@ class HealthController(Controller):
     async def alive(self) -> Alive:
         return Alive()
 
-    @get("/health/ready", summary="200 when requests can be answered, else 503")
-    async def ready(self, model_host: NamedDependency[ModelHost]) -> Response[Readiness]:
-        error = str(model_host.error) if model_host.error else None
-        body = Readiness(model_host.state, model_host.name, round(model_host.progress, 3), error)
-        if model_host.state in ("ready", "unloaded"):  # an unloaded model loads on demand
+    @get("/health/ready", summary="200 when requests for the main model can be answered, else 503")
+    async def ready(self, model_pool: NamedDependency[ModelPool]) -> Response[Readiness]:
+        host = model_pool.main
+        error = str(host.error) if host.error else None
+        body = Readiness(host.state, host.name, round(host.progress, 3), error)
+        if host.current is not None or host.would_wait:  # who asks for an unloaded model waits for it
             return Response(body)
-        headers = {"retry-after": str(model_host.retry_after_s)} if model_host.state == "loading" else {}
+        headers = {"retry-after": str(host.retry_after_s)} if host.state == "loading" else {}
         return Response(body, status_code=503, headers=headers)
 
     @get("/metrics", summary="Metrics in Prometheus' text format", media_type="text/plain")

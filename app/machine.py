@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -13,6 +15,11 @@ from engine.runner import cores
 
 SIMD = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "asimddp")
 """Instruction sets that the levels of kernels/cpu/isa.cpp ask for, as Linux names them."""
+
+_READ_BYTES = 256 << 20
+"""More than any cache of a desktop holds."""
+_AHEAD_BYTES = 1024
+"""That a read prefetches ahead; bench limits tries several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,23 @@ def this_machine() -> Machine:
         memory_bytes=memory.total,
         free_bytes=memory.available,
     )
+
+
+def read_bytes_s() -> float | None:
+    """Bytes of memory that all cores together read in a second, measured in about half a second; None without the native
+    operators, and where memory for it is not to be had. The most of three runs: other programs only ever take of it."""
+    from kernels.cpu import launch
+
+    if launch.missing is not None or psutil.virtual_memory().available < 8 * _READ_BYTES:
+        return None
+    data = mmap.mmap(-1, _READ_BYTES)
+    try:
+        data.write(bytes(_READ_BYTES))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(data))
+        return max(launch.native.read_rate(address, _READ_BYTES, _AHEAD_BYTES, 1) for _ in range(3)) * 1e9
+    finally:
+        del address
+        data.close()
 
 
 def _processor() -> tuple[str, set[str]]:

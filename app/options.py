@@ -146,9 +146,14 @@ def format_bytes(n_bytes: int) -> str:
     return str(n_bytes)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """' Did you mean X?' for a known name that begins so or is spelt nearly so; '' when there is none."""
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """Known names that begin so or are spelt nearly so, the nearest first."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     begun = [candidate for candidate in by_lower if len(name) > 2 and candidate.startswith(name.lower())]
-    near = begun or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+    return [by_lower[found] for found in begun or difflib.get_close_matches(name.lower(), by_lower, cutoff=0.6)]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """' Did you mean X?' for the known name that is nearest; '' when none is near."""
+    found = near(name, known)
+    return f" Did you mean {found[0]!r}?" if found else ""

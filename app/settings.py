@@ -12,8 +12,8 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,6 +44,24 @@ class OrchestratorSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
     idle_timeout: Annotated[
         float, Meta(ge=0, description="Seconds without a request after which the model is unloaded until the next one. 0: never.")
     ] = 0.0
+    switch_models: Annotated[
+        bool,
+        Meta(
+            description="Load another model of this machine when a request names it. Where two do not fit into memory together, "
+            "running answers end first, then the least recently used one leaves. Off: only the model that is served."
+        ),
+    ] = True
+    model_aliases: Annotated[
+        tuple[str, ...],
+        Meta(description="Names that clients see in place of models' own: NAME=MODEL, each. Example: coder=qwen2.5-coder-7b."),
+    ] = ()
+    models_folders: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Folders with more models, beside Pagewell's own, LM Studio's, Ollama's and the hub's cache. Nothing in "
+            "them is changed."
+        ),
+    ] = ()
     permission_mode: Annotated[
         Literal["open", "key", "readonly"],
         Meta(
@@ -102,6 +120,15 @@ OPTIONS: tuple[Option, ...] = (
     *options_of(OrchestratorSettings, "orchestrator"),
 )
 BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
+PER_MODEL = frozenset(
+    {
+        *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "block_size", "kv_cache_dtype"),
+        *("gpu_memory_utilization", "kv_cache_memory", "swap_space", "preemption_mode", "enable_prefix_caching"),
+        *("enforce_eager", "dtype", "quantization", "kernel_precision"),
+    }
+)
+"""Fields of EngineConfig that one model may have of its own, in the table [models."NAME"] of the TOML file."""
+_MODELS = "models"
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS))
 
 
@@ -114,6 +141,31 @@ class Settings:
     engine: EngineConfig
     config_path: Path | None = None
     """The TOML file that was read."""
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Values of single models, as the file names them."""
+    given: frozenset[str] = frozenset()
+    """Settings of the command line and the environment, which win over those of single models too."""
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """{name that clients see: model}"""
+        pairs = (alias.partition("=") for alias in self.orchestrator.model_aliases)
+        return {name.strip(): model.strip() for name, _, model in pairs}
+
+    def of_model(self, *names: str) -> dict[str, Any]:
+        """What the file says of a single model, by any of its names."""
+        lower = {name.lower() for name in names}
+        values = next((values for name, values in self.models.items() if name.lower() in lower), {})
+        return {name: value for name, value in values.items() if name not in self.given}
+
+    def engine_for(self, *names: str) -> EngineConfig:
+        """How a model of these names is loaded. Raises ConfigError where its settings do not go together."""
+        values = self.of_model(*names)
+        if not values:
+            return self.engine
+        config = msgspec.structs.replace(self.engine, **values)
+        config.validate()
+        return config
 
     @property
     def development(self) -> bool:
@@ -128,8 +180,17 @@ class Settings:
         return f"http://[{host}]:{self.serving.port}" if ":" in host else f"http://{host}:{self.serving.port}"
 
 
-def make(values: Mapping[str, Any] | None = None, *, config_path: Path | None = None) -> Settings:
-    """Settings from typed values by option name, defaults for the rest; ConfigError when they do not go together."""
+def make(
+    values: Mapping[str, Any] | None = None,
+    *,
+    config_path: Path | None = None,
+    models: Mapping[str, Mapping[str, Any]] | None = None,
+    given: Iterable[str] = (),
+) -> Settings:
+    """Settings from typed values by option name, defaults for the rest; ConfigError when they do not go together.
+
+    models: values of single models by option name. given: names of the values that win over those.
+    """
     values = dict(values or {})
     if values.get("env") == "development":
         values = {"debug_checks": True, "log_level": "debug"} | values
@@ -142,6 +203,8 @@ def make(values: Mapping[str, Any] | None = None, *, config_path: Path | None = 
         serving=build(ServingSettings),
         engine=build(EngineConfig),
         config_path=config_path,
+        models=dict(models or {}),
+        given=frozenset(given),
     )
     _validate(settings)
     return settings
@@ -160,8 +223,9 @@ def load(
     Raises ConfigError that names the source, the setting, what was expected and the nearest name.
     """
     path = _find_config(config, environ)
-    values = (_from_toml(path) if path else {}) | _from_environ(environ) | dict(cli or {})
-    return make(values, config_path=path)
+    from_file, models = _from_toml(path) if path else ({}, {})
+    given = _from_environ(environ) | dict(cli or {})
+    return make(from_file | given, config_path=path, models=models, given=given)
 
 
 def _find_config(config: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -173,17 +237,19 @@ def _find_config(config: Path | None, environ: Mapping[str, str]) -> Path | None
     return next((path for path in (Path.cwd() / CONFIG_NAME, paths.config_dir() / CONFIG_NAME) if path.is_file()), None)
 
 
-def _from_toml(path: Path) -> dict[str, Any]:
+def _from_toml(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Values by option name, and those of single models."""
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     values: dict[str, Any] = {}
+    models = _models(tables.pop(_MODELS, {}), path)
     for section, table in tables.items():
         if section not in SECTIONS or not isinstance(table, dict):
             home = BY_NAME.get(section)
             hint = f" It belongs under [{home.section}]." if home else did_you_mean(section, SECTIONS)
-            raise ConfigError(f"{path}: there is no section [{section}].{hint}", f"Sections: {', '.join(SECTIONS)}.")
+            raise ConfigError(f"{path}: there is no section [{section}].{hint}", f"Sections: {', '.join((*SECTIONS, _MODELS))}.")
         for name, value in table.items():
             option = BY_NAME.get(name.replace("-", "_"))
             if option is None:
@@ -191,7 +257,26 @@ def _from_toml(path: Path) -> dict[str, Any]:
             if option.section != section:
                 raise ConfigError(f"{path}: {name!r} stands under [{section}], but belongs under [{option.section}].")
             values[option.name] = _parse(option, value, f"{path}: [{section}] {name}")
-    return values
+    return values, models
+
+
+def _models(tables: Any, path: Path) -> dict[str, dict[str, Any]]:
+    """The tables [models."NAME"]."""
+    models: dict[str, dict[str, Any]] = {}
+    for model, table in tables.items() if isinstance(tables, dict) else ((_MODELS, None),):
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: [{_MODELS}] holds a table for each model.", f'Write [{_MODELS}."NAME"] above them.')
+        where = f'[{_MODELS}."{model}"]'
+        models[model] = {}
+        for name, value in table.items():
+            option = BY_NAME.get(name.replace("-", "_"))
+            if option is None or option.name not in PER_MODEL:
+                hint = f"These can be set for one model: {', '.join(sorted(PER_MODEL))}."
+                if isinstance(value, dict):
+                    hint = f'A name with a dot in it needs quotes: [{_MODELS}."{model}.{name}"].'
+                raise ConfigError(f"{path}: {where} cannot have {name!r}.{did_you_mean(name, PER_MODEL)}", hint)
+            models[model][option.name] = _parse(option, value, f"{path}: {where} {name}")
+    return models
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -224,7 +309,10 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+(:[0-9]+)?|\[[0-9a-f:.]+
 def _validate(settings: Settings) -> None:
     serving = settings.serving
     settings.engine.validate()
+    for name in settings.models:
+        settings.engine_for(name)
     _validate_access(serving)
+    _validate_aliases(settings.orchestrator.model_aliases)
     if serving.api_key is None and not is_loopback(serving.host):
         raise ConfigError(
             f"host is {serving.host}, which other machines can reach, but there is no API key.",
@@ -235,6 +323,17 @@ def _validate(settings: Settings) -> None:
             "permission_mode key needs --api-key: without a key, nobody may end others' requests.",
             "Set --api-key (or PAGEWELL_API_KEY), or choose --permission-mode open or readonly.",
         )
+
+
+def _validate_aliases(aliases: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for alias in aliases:
+        name, equals, model = (part.strip() for part in alias.partition("="))
+        if not (name and equals and model) or name != name.split()[0]:
+            raise ConfigError(f"model_aliases has {alias!r}.", "Write NAME=MODEL. Example: coder=qwen2.5-coder-7b")
+        if name.lower() in seen:
+            raise ConfigError(f"model_aliases has {name!r} twice.", "A name stands for one model.")
+        seen.add(name.lower())
 
 
 def _validate_access(serving: ServingSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
@@ -26,6 +27,9 @@ from engine.types import Event, Finished, FinishReason, Request, SamplingParams,
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_uids = itertools.count()
+"""Of all engines of this process: a number stands for one request, whichever model answers it."""
 
 
 class RequestStream(AsyncIterator[Event]):
@@ -88,18 +92,22 @@ class AsyncEngine:
         """Requests that the engine has not got yet, by uid."""
         self._loop = asyncio.get_running_loop()
         self._core = make_core(lambda events: self._loop.call_soon_threadsafe(self._dispatch, events))
+        self._core.uids = _uids
         self._max_live = config.max_num_seqs + config.max_waiting
         self._streams: dict[int, RequestStream] = {}
         self._thread = threading.Thread(target=self._core.run, name="engine", daemon=True)
         self._thread.start()
 
     @classmethod
-    async def load(cls, path: Path, config: EngineConfig, progress: Progress | None = None) -> AsyncEngine:
+    async def load(
+        cls, path: Path, config: EngineConfig, progress: Progress | None = None, *, promised_bytes: int = 0
+    ) -> AsyncEngine:
         """Load a checkpoint (GGUF file or Hugging Face folder) on a worker thread and start the engine.
 
-        `progress(done_bytes, total_bytes)` is called on that thread. Raises ModelLoadError, ConfigError.
+        `progress(done_bytes, total_bytes)` is called on that thread. promised_bytes: what other engines of this process may
+        yet take of free memory. Raises ModelLoadError, ConfigError.
         """
-        loaded = await asyncio.to_thread(load_core, path, config, progress)
+        loaded = await asyncio.to_thread(load_core, path, config, progress, promised_bytes=promised_bytes)
         return cls(loaded.make_core, loaded.tokenizer, loaded.template, loaded.info, config)
 
     @property

@@ -7,6 +7,7 @@ events per step. `run` drives it on a thread of its own (AsyncEngine), `step` by
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import random
 import threading
@@ -116,8 +117,8 @@ class EngineCore:
         self._n_failed_steps = 0
         self._debug = config.debug_checks
         self._random = random.Random(config.seed)
-        self._next_uid = 0
-        self._uid_lock = threading.Lock()
+        self.uids = itertools.count()
+        """Where requests' numbers come from."""
         self._last_step_s = 0.0
         self._last_step_tokens = 0
 
@@ -133,9 +134,7 @@ class EngineCore:
         """Number a checked request that will be queued. Raises InvalidRequest."""
         if request.params.beam_width:
             check_beams(request, self.kv, max_num_seqs=self.scheduler.max_num_seqs, max_model_len=self.max_model_len)
-        with self._uid_lock:
-            request.uid = self._next_uid
-            self._next_uid += 1
+        request.uid = next(self.uids)
         return request.uid
 
     def enqueue(self, request: Request) -> None:

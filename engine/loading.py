@@ -29,7 +29,8 @@ from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
 from engine.kv.tiers.shared_tier import SharedTier
 from engine.models.parts import Matrix
 from engine.runner.memory import USEFUL_WINDOW
-from engine.runner.runner import ModelRunner, device_of
+from engine.runner.prediction import device_of
+from engine.runner.runner import ModelRunner
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.types import Event
@@ -75,7 +76,7 @@ def check_native() -> None:
         raise ConfigError(f"{launch.missing}.", launch.remedy)
 
 
-def _give_back_freed_memory() -> None:
+def give_back_freed_memory() -> None:
     """What making a tokenizer took for a while: glibc keeps it, up to a hundred megabytes, unless it is asked."""
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
@@ -89,8 +90,8 @@ def _keep_large_memory_apart() -> None:
         option(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
-def load_core(path: Path, config: EngineConfig, progress: Progress | None = None) -> Loaded:
-    """Open a GGUF file or a Hugging Face folder, fit it into memory and fill it.
+def load_core(path: Path, config: EngineConfig, progress: Progress | None = None, *, promised_bytes: int = 0) -> Loaded:
+    """Open a GGUF file or a Hugging Face folder, fit it into memory, of which promised_bytes are others', and fill it.
 
     Raises ModelLoadError for a checkpoint that cannot be used, ConfigError for settings that cannot be had.
     """
@@ -110,9 +111,9 @@ def load_core(path: Path, config: EngineConfig, progress: Progress | None = None
         template = read_template()
     except TemplateError as error:
         log.warning("%s can complete texts but not chat: %s", path, error)
-    _give_back_freed_memory()
+    give_back_freed_memory()
     try:
-        runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size)
+        runner = ModelRunner(config, checkpoint, progress, n_vocab=tokenizer.vocab_size, promised_bytes=promised_bytes)
     except KernelMissing as error:
         raise ModelLoadError(f"{path}: {error.message}", error.hint) from error
     kv_kind = root_key(runner.kv_extras | _origin(path)).hex()[:32]

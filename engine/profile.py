@@ -17,7 +17,7 @@ from msgspec import structs
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.loading import load_core
-from engine.runner.runner import device_of
+from engine.runner.prediction import device_of
 from engine.types import Event, Request, SamplingParams
 
 DECODES = (1, 16)

@@ -29,6 +29,10 @@ def pagewell_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     for name in [name for name in os.environ if name.startswith("PAGEWELL_") and name != "PAGEWELL_TEST_MODELS"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PAGEWELL_HOME", str(home))
+    # Nor are models found that other programs of this person have.
+    monkeypatch.setenv("OLLAMA_MODELS", str(home / "ollama"))
+    monkeypatch.setenv("HF_HOME", str(home / "hub"))
+    monkeypatch.setattr("app.catalog.elsewhere.lm_studio_folders", lambda: [home / "lmstudio"])
     return home
 
 

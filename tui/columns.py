@@ -18,10 +18,13 @@ class Column(NamedTuple):
     right: bool
     min_width: int = 0
     """Least width of the table at which the column is shown."""
+    for_several: bool = False
+    """Shown only where several models answer."""
 
 
 COLUMNS = (
     Column("id", "Request", 0, False),
+    Column("model", "Model", 18, False, 100, for_several=True),
     Column("state", "State", 13, False),
     Column("prompt", "Prompt", 7, True),
     Column("cached", "Cached", 7, True),
@@ -69,6 +72,8 @@ def cell(column: str, row: RequestRow, now_s: float, width: int, palette: Palett
     match column:
         case "id":
             return Cell(text.middle(name(row), width), quiet)
+        case "model":
+            return Cell(text.middle(row.model, width), palette.muted if row.live else quiet)
         case "state":
             return Cell(_state(row), getattr(palette, look.colour))
         case "prompt":

@@ -52,7 +52,7 @@ class Dashboard(App[None]):
         Binding("x", "abort", "Abort", tooltip="end the request under the cursor, after asking"),
         Binding("p", "freeze", "Freeze", tooltip="hold the picture; again to go on"),
         Binding("s", "sort", "Sort", tooltip="next order of the requests"),
-        Binding("slash", "filter", "Filter", key_display="/", tooltip="show only requests whose id or state has this text"),
+        Binding("slash", "filter", "Filter", key_display="/", tooltip="only requests whose id, state or model has this text"),
         Binding("enter", "spot", "Spotlight", show=False, tooltip="let the blocks of the request under the cursor stand out"),
         Binding("right", "next_spot(1)", "Next", show=False, key_display="→", tooltip="on the block map: of the next request"),
         Binding("left", "next_spot(-1)", "Previous", show=False, key_display="←", tooltip="on the block map: of the one before"),
@@ -101,7 +101,7 @@ class Dashboard(App[None]):
             yield Owners()
             yield RequestTable()
         yield Notice()
-        yield Input(id="filter", placeholder="filter requests by id or state, enter to keep, escape to clear", compact=True)
+        yield Input(id="filter", placeholder="filter by id, state or model, enter to keep, escape to clear", compact=True)
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:

@@ -152,6 +152,7 @@ UNKNOWN_REQUEST = RequestLook("?", "Unknown", "faint")
 MODELS = MappingProxyType({
     "ready": RequestLook("●", "ready", "good"),
     "loading": RequestLook("◐", "loading", "warn"),
+    "waiting": RequestLook("◌", "waiting", "warn"),
     "unloaded": RequestLook("○", "unloaded", "muted"),
     "failed": RequestLook("!", "failed", "bad"),
 })  # fmt: skip

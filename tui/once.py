@@ -56,20 +56,24 @@ def print_frame(frame: Frame, console: Console) -> None:
         f"{totals.n_running} running, {totals.n_waiting} waiting, {totals.n_preemptions} preemptions",
     ):
         console.print(Text(line))
+    for other in frame.models[1:]:
+        waits = f" for {', '.join(text.plain(name, 40) for name in other.waits_for)}" if other.waits_for else ""
+        console.print(Text(f"also {text.plain(other.name, 60)}  {text.plain(other.state, 12)}{waits}"))
     if frame.requests:
         width = console.width if console.is_terminal else _PIPE_WIDTH
         console.print(_table(frame, max(columns.MIN_ID_WIDTH, width - _FIXED_WIDTH)), width=width)
 
 
 _PIPE_WIDTH = 120
-_FIXED_WIDTH = sum(column.width for column in columns.COLUMNS) + len(columns.COLUMNS)
+_FIXED_WIDTH = sum(column.width + 1 for column in columns.COLUMNS if not column.for_several)
 
 
 def _table(frame: Frame, id_width: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns.COLUMNS:
+    shown = [column for column in columns.COLUMNS if len(frame.loaded) > 1 or not column.for_several]
+    for column in shown:
         table.add_column(column.label, justify="right" if column.right else "left", no_wrap=True)
     for row in frame.requests:
-        cells = (columns.cell(column.key, row, frame.time_s, id_width, DARK) for column in columns.COLUMNS)
+        cells = (columns.cell(column.key, row, frame.time_s, id_width, DARK) for column in shown)
         table.add_row(*(Text(cell.text, cell.style) for cell in cells))
     return table

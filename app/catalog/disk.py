@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import paths
 from engine.errors import ModelLoadError
 
-SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
-"""How the stem of one part of a split GGUF ends."""
+SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
+"""How the stem of one part of a split GGUF ends: its number, and that of all parts."""
+PROJECTOR = "mmproj"
+"""In the name of a GGUF that turns pictures into a model's input, and is no model."""
 QUANT = re.compile(r"[-._](I?Q\d\w*|T?Q\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)
 """Quantisation at the end of a GGUF's stem, by the naming convention of the format."""
 
@@ -42,12 +45,41 @@ class LocalModel:
     """Weights on disk."""
     managed: bool
     """Really lies in Pagewell's own folder, links followed, so `models rm` may delete it."""
+    origin: str = ""
+    """Whose it is, where it is neither Pagewell's nor named by its path: LM Studio, Ollama, the hub's cache, a folder."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Of its weights."""
+        if self.kind == "safetensors":
+            return tuple(sorted(self.path.glob("*.safetensors")))
+        return tuple(parts(self.path))
 
 
 def quant_of(file_name: str) -> str:
     """Quantisation that a GGUF's name tells ('Q4_K_M'), or ''."""
-    match = QUANT.search(Path(file_name).name.removesuffix(".gguf"))
+    match = QUANT.search(whole_name(Path(file_name).name.removesuffix(".gguf")))
     return match[1].upper() if match else ""
+
+
+def whole_name(stem: str) -> str:
+    """The stem of a GGUF without the number of the part that it is."""
+    return SPLIT.sub("", stem)
+
+
+def parts(path: Path) -> list[Path]:
+    """All files of the GGUF that `path` is, or is a part of; those too that are missing."""
+    match = SPLIT.search(path.stem)
+    if match is None:
+        return [path]
+    n_parts = int(match[2])
+    return [path.with_name(f"{whole_name(path.stem)}-{n:05}-of-{n_parts:05}{path.suffix}") for n in range(1, n_parts + 1)]
+
+
+def is_model_file(path: Path) -> bool:
+    """Whether a GGUF's name is that of a model, or of the first part of one."""
+    match = SPLIT.search(path.stem)
+    return path.suffix.lower() == ".gguf" and PROJECTOR not in path.name.lower() and (match is None or int(match[1]) == 1)
 
 
 def open_path(path: Path) -> LocalModel:
@@ -58,16 +90,19 @@ def open_path(path: Path) -> LocalModel:
             raise ModelLoadError(
                 f"{path} is no GGUF file.", "Name a .gguf file, or the folder that holds config.json and safetensors."
             )
-        if SPLIT.search(path.stem):
+        files = parts(path)
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
             raise ModelLoadError(
-                f"{path} is one part of a split GGUF, which cannot be loaded.", "Join the parts with gguf-split --merge."
+                f"{path} is one of {len(files)} parts, of which {len(missing)} are missing: {', '.join(missing[:3])}.",
+                "Put all parts into one folder, or pull the model again.",
             )
-        return LocalModel(path.stem, path, "gguf", path.stat().st_size, _is_managed(path))
+        return LocalModel(whole_name(path.stem), files[0], "gguf", _n_bytes(files), _is_managed(path))
     if not path.is_dir():
         raise ModelLoadError(
             f"There is no file or folder {path}.", "Check the spelling; `pagewell models list` shows the known models."
         )
-    found = _in_folder(path)
+    found = in_folder(path)
     if len(found) == 1:
         return found[0]
     if found:
@@ -85,31 +120,50 @@ def installed() -> list[LocalModel]:
     folder = paths.models_dir()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_dir():
-            found += _in_folder(path)
-        elif path.suffix.lower() == ".gguf" and not SPLIT.search(path.stem):
+            found += in_folder(path)
+            # A repository may have a folder for each quantisation.
+            found += [model for below in sorted(path.iterdir()) if below.is_dir() for model in _below(below)]
+        elif is_model_file(path) and all(file.is_file() for file in parts(path)):
             found.append(open_path(path))
     return sorted(found, key=lambda model: model.name.lower())
 
 
-def remove(model: LocalModel) -> None:
-    """Delete a model's own files from Pagewell's folder; the model's folder goes too once nothing else lies in it.
+def _below(folder: Path) -> list[LocalModel]:
+    """Models in a folder of a repository's folder, told apart by their quantisation."""
+    name = folder.parent.name.replace("--", "/", 1)
+    ggufs = [model for model in in_folder(folder) if model.kind == "gguf"]
+    return [replace(model, name=f"{name}:{quant_of(model.path.name) or folder.name}") for model in ggufs]
 
-    ModelLoadError for a model that lies elsewhere (that is the person's own), and when a file cannot be deleted.
-    """
+
+def require_own(model: LocalModel) -> None:
+    """ModelLoadError for a model that is not Pagewell's to delete, which says whose it is."""
     if not model.managed:
-        raise ModelLoadError(
-            f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", "Delete it yourself."
-        )
+        whose = f"It belongs to {model.origin}: delete it there." if model.origin else "Delete it yourself."
+        raise ModelLoadError(f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", whose)
+
+
+def remove(model: LocalModel) -> int:
+    """Delete a model's own files from Pagewell's folder; the model's folder goes too once nothing else lies in it. The bytes that
+    became free.
+
+    ModelLoadError for a model that lies elsewhere (that is the person's own, or another program's), and when a file cannot be
+    deleted.
+    """
+    require_own(model)
     folder = (model.path if model.path.is_dir() else model.path.parent).resolve()
     # config.json goes first: what an interruption leaves is then no model any more.
-    own = [*(folder / name for name in FOLDER_FILES), *folder.glob("*.safetensors")] if model.path.is_dir() else [model.path]
+    own = [*(folder / name for name in FOLDER_FILES), *folder.glob("*.safetensors")] if model.path.is_dir() else model.files
+    freed = 0
     try:
         for path in own:
+            # A link, or a file with another name elsewhere, frees nothing.
+            freed += path.stat().st_size if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1 else 0
             path.unlink(missing_ok=True)
-        if folder != paths.models_dir().resolve() and not _in_folder(folder):
+        if folder != paths.models_dir().resolve() and not in_folder(folder):
             _remove_empty(folder)
     except OSError as error:
         raise ModelLoadError(f"{model.path} could not be deleted whole: {error}", "Check its permissions.") from error
+    return freed
 
 
 def _remove_empty(folder: Path) -> None:
@@ -128,14 +182,35 @@ def _is_managed(path: Path) -> bool:
     return paths.models_dir().resolve() in path.resolve().parents
 
 
-def _in_folder(folder: Path) -> list[LocalModel]:
-    """Models of one folder: each GGUF in it, or the folder itself. Half-downloaded ones do not count."""
-    name = folder.name.replace("--", "/", 1)
-    ggufs = [path for path in sorted(folder.glob("*.gguf")) if not SPLIT.search(path.stem)]
+def in_folder(folder: Path, name: str | None = None) -> list[LocalModel]:
+    """Models of one folder: each GGUF in it, or the folder itself. Half-downloaded ones do not count.
+
+    name: what they are called, None: as the folder says; "": each GGUF by its own file's name.
+    """
+    if name is None:
+        name = folder.name.replace("--", "/", 1)
+    ggufs = [path for path in sorted(folder.glob("*.gguf")) if is_model_file(path) and all(p.is_file() for p in parts(path))]
     if ggufs:
-        names = [name if len(ggufs) == 1 else f"{name}:{quant_of(path.name) or path.stem}" for path in ggufs]
-        return [LocalModel(n, path, "gguf", path.stat().st_size, _is_managed(path)) for n, path in zip(names, ggufs, strict=True)]
+        return [
+            LocalModel(of_file, path, "gguf", _n_bytes(parts(path)), _is_managed(path))
+            for of_file, path in zip(_names(name, ggufs), ggufs, strict=True)
+        ]
     weights = sorted(folder.glob("*.safetensors"))
     if weights and (folder / "config.json").is_file() and not (folder / INCOMPLETE).exists():
-        return [LocalModel(name, folder, "safetensors", sum(path.stat().st_size for path in weights), _is_managed(folder))]
+        return [LocalModel(name or folder.name, folder, "safetensors", _n_bytes(weights), _is_managed(folder))]
     return []
+
+
+def _names(name: str, ggufs: list[Path]) -> list[str]:
+    """What the GGUF files of a folder of this name are called: by their quantisation where it tells them apart."""
+    if not name:
+        return [whole_name(path.stem) for path in ggufs]
+    if len(ggufs) == 1:
+        return [name]
+    quants = [quant_of(path.name) for path in ggufs]
+    tails = [q if q and quants.count(q) == 1 else whole_name(path.stem) for q, path in zip(quants, ggufs, strict=True)]
+    return [f"{name}:{tail}" for tail in tails]
+
+
+def _n_bytes(files: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in files)

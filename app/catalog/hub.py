@@ -1,40 +1,48 @@
-"""Models of the hub: what a repository offers, which of its files Pagewell can load, and their download.
+"""The hub: what a repository holds, and the download of a model from it.
 
-huggingface_hub downloads (with progress, with the person's own token and endpoint; a file that is there whole is not
-fetched again). Nothing of a repository is ever run: only weights, configuration and tokenizer files are taken.
+huggingface_hub downloads (with progress, with the person's own token and endpoint, going on where it broke off); what arrives is
+compared with the sizes and SHA-256 sums that the hub gives. Nothing of a repository is ever run: only weights, configuration and
+tokenizer files are taken.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.catalog import disk
-from app.options import did_you_mean, format_bytes
+from app.catalog import access, disk
+from app.options import format_bytes
 from engine.errors import ModelLoadError
 
-HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?::(?P<quant>[\w.-]+))?")
-# fmt: off
-QUANTS = (
-    "Q4_K_M", "Q4_K_S", "Q5_K_M", "Q5_K_S", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
-    "MXFP4", "Q3_K_L", "Q3_K_M", "IQ3_M", "IQ3_S", "Q3_K_S", "Q3_K", "IQ3_XS", "IQ3_XXS", "BF16", "F16", "F32", "Q2_K", "Q2_K_S",
-    "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S",
-)
-# fmt: on
-"""What the loader reads, the one to prefer first: a good size for its quality."""
+if TYPE_CHECKING:
+    from app.catalog.choices import Choice
+
+log = logging.getLogger(__name__)
+
+HUB_ID = re.compile(r"(?P<repo>[a-z0-9][\w.-]*/[a-z0-9][\w.-]*?)(?::(?P<quant>[\w.-]+))?", re.ASCII | re.IGNORECASE)
+
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all); called from any thread. What it raises ends the download, which can go on later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The files of a repository that make one model."""
+class Repository:
+    """What the hub says of a repository at one revision."""
 
-    repo: str
-    files: tuple[str, ...]
-    n_bytes: int
+    name: str
+    revision: str
+    sizes: dict[str, int]
+    sha256: dict[str, str]
+    """Of the files for which the hub has it: those in large file storage, all weights among them."""
 
 
 def parse_id(text: str) -> tuple[str, str | None] | None:
@@ -48,84 +56,137 @@ def folder_of(repo: str) -> Path:
     return paths.models_dir() / repo.replace("/", "--")
 
 
-def choose(repo: str, quant: str | None, sizes: dict[str, int]) -> Choice:
-    """Pick the files of one model out of a repository's {file name: bytes}. Vision projectors (mmproj) are no models.
+def look_up(repo: str) -> Repository:
+    """Ask the hub. ModelLoadError when there is no such repository, or no hub."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub import HfApi  # slow to import, and needed by a pull only
 
-    ModelLoadError, before anything is downloaded, when nothing there can be loaded; it names what there is.
-    """
-    ggufs: dict[str, list[str]] = {}
-    for name in sorted(sizes):
-        if name.endswith(".gguf") and "/" not in name and not _is_part(name) and "mmproj" not in name.lower():
-            ggufs.setdefault(disk.quant_of(name), []).append(name)
-    if ggufs:
-        wanted = [quant.upper()] if quant else [q for q in QUANTS if q in ggufs]
-        if quant and quant.upper() not in ggufs:
-            raise ModelLoadError(
-                f"{repo} has no {quant}.{did_you_mean(quant, ggufs)}", f"It has {', '.join(sorted(filter(None, ggufs)))}."
-            )
-        if not wanted or wanted[0] not in QUANTS:
-            raise ModelLoadError(
-                f"{repo} has only quantisations that Pagewell does not load: {', '.join(sorted(wanted or ggufs))}.",
-                f"It loads {', '.join(QUANTS)}.",
-            )
-        name, *others = ggufs[wanted[0]]
-        if others:
-            raise ModelLoadError(
-                f"{repo} has {len(others) + 1} files of {wanted[0]}: {', '.join([name, *others])}.",
-                "Choose another quantisation, or download the file yourself and give its path.",
-            )
-        return Choice(repo, (name,), sizes[name])
-    weights = [name for name in sizes if name.endswith(".safetensors") and "/" not in name]
-    if weights and "config.json" in sizes:
-        if "tokenizer.json" not in sizes:
-            raise ModelLoadError(f"{repo} has no tokenizer.json.", "Look for a newer upload, or for one in GGUF.")
-        files = (*(name for name in disk.FOLDER_FILES if name in sizes), *sorted(weights))
-        return Choice(repo, files, sum(sizes[name] for name in files))
-    raise ModelLoadError(
-        f"{repo} has neither a whole GGUF file nor safetensors with config.json.", "Look for a GGUF upload of it."
+    if access.tighten():
+        log.warning("The hub's token in %s could be read by others; now only you can", access.token_path())
+    with _explained(repo):
+        info = HfApi(endpoint=access.endpoint()).model_info(repo, files_metadata=True)
+    files = info.siblings or []
+    return Repository(
+        repo,
+        info.sha or "main",
+        {file.rfilename: file.size or 0 for file in files},
+        {file.rfilename: file.lfs.sha256 for file in files if file.lfs is not None},
     )
 
 
-def pull(repo: str, quant: str | None) -> disk.LocalModel:
-    """Download one model of a repository with a progress bar, or fetch what is missing after one that broke off."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from huggingface_hub import HfApi, errors, hf_hub_download  # slow to import, and needed by a pull only
+def fetch(repository: Repository, name: str, start: int, n_bytes: int) -> bytes:
+    """A piece of a file, by a range request. ModelLoadError where it does not come."""
+    from huggingface_hub import get_token, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    if n_bytes <= 0:
+        return b""
+    url = hf_hub_url(repository.name, name, revision=repository.revision, endpoint=access.endpoint())
+    headers = build_hf_headers(token=get_token()) | {"Range": f"bytes={start}-{start + n_bytes - 1}"}
+    with _explained(repository.name):
+        response = get_session().get(url, headers=headers, follow_redirects=True)
+        hf_raise_for_status(response)
+    # A server that knows no ranges sends the whole file from its beginning.
+    return response.content[:n_bytes] if response.status_code == 206 else response.content[start : start + n_bytes]
+
+
+def download(repository: Repository, choice: Choice, progress: Progress | None = None) -> disk.LocalModel:
+    """Download one model, or fetch what is missing after a download that broke off, and compare it with the hub's sums.
+
+    Without `progress`, bars are drawn on the terminal. ModelLoadError for want of room, and for what arrived damaged, which is
+    removed.
+    """
+    folder = folder_of(choice.repo)
+    paths.create(folder)
+    missing = max(0, choice.n_bytes - _n_bytes_there(folder, choice))
+    free = shutil.disk_usage(folder).free
+    if missing > free:
+        raise ModelLoadError(
+            f"{choice.repo} needs {format_bytes(missing)} more, but {folder} has {format_bytes(free)} left.",
+            "Make room with `pagewell models rm`, or set PAGEWELL_HOME to another disk.",
+        )
+    with _explained(choice.repo):
+        (folder / disk.INCOMPLETE).touch()
+        _download(repository, choice, folder, progress)
+        (folder / disk.INCOMPLETE).unlink()
+    return disk.open_path(folder / choice.files[0] if choice.is_gguf else folder)
+
+
+def _download(repository: Repository, choice: Choice, folder: Path, progress: Progress | None) -> None:
+    from huggingface_hub import hf_hub_download
+
+    done = 0
+    for name in choice.files:
+        options: dict[str, Any] = {}
+        if progress is not None:
+            options["tqdm_class"] = _reporting(progress, done, choice.n_bytes)
+            progress(done, choice.n_bytes)
+        hf_hub_download(
+            repository.name, name, revision=repository.revision, local_dir=folder, endpoint=access.endpoint(), **options
+        )
+        _verify(repository, name, folder / name)
+        done += repository.sizes[name]
+    if progress is not None:
+        progress(choice.n_bytes, choice.n_bytes)
+
+
+def _verify(repository: Repository, name: str, path: Path) -> None:
+    """Compare with what the hub says. ModelLoadError names what differs; the file is gone then."""
+    size, wanted = repository.sizes[name], repository.sha256.get(name)
+    problem = ""
+    if path.stat().st_size != size:
+        problem = f"it has {path.stat().st_size} bytes, not {size}"
+    elif wanted is not None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        problem = f"its SHA-256 is {found}, not {wanted}" if found != wanted else ""
+    if problem:
+        path.unlink()
+        raise ModelLoadError(f"{name} of {repository.name} arrived damaged: {problem}. It was removed.", "Pull it again.")
+
+
+def _reporting(progress: Progress, done: int, total: int) -> type:
+    """A bar for huggingface_hub that draws nothing and reports instead."""
+    from tqdm.std import tqdm
+
+    class Reporting(tqdm):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **(options | {"disable": True}))
+            self.n_done = options.get("initial") or 0
+
+        def update(self, n: float | None = 1) -> None:
+            self.n_done += int(n or 0)
+            progress(min(total, done + self.n_done), total)
+
+    return Reporting
+
+
+@contextlib.contextmanager
+def _explained(repo: str) -> Iterator[None]:
+    """What huggingface_hub raises, as an error for the person."""
+    from huggingface_hub import errors
 
     try:
-        info = HfApi().model_info(repo, files_metadata=True)
-        choice = choose(repo, quant, {file.rfilename: file.size or 0 for file in info.siblings or ()})
-        folder = folder_of(repo)
-        paths.create(folder)
-        missing = max(0, choice.n_bytes - _n_bytes_there(folder, choice))
-        free = shutil.disk_usage(folder).free
-        if missing > free:
-            raise ModelLoadError(
-                f"{repo} needs {format_bytes(missing)} more, but {folder} has {format_bytes(free)} left.",
-                "Make room with `pagewell models rm`, or set PAGEWELL_HOME to another disk.",
-            )
-        (folder / disk.INCOMPLETE).touch()
-        for name in choice.files:
-            hf_hub_download(repo, name, revision=info.sha, local_dir=folder)
-        (folder / disk.INCOMPLETE).unlink()
+        yield
+    except errors.GatedRepoError as error:
+        hint = "Ask for access on its page at the hub, then run `pagewell models login`."
+        raise ModelLoadError(f"{repo} is gated: its makers give access to those who ask.", hint) from error
+    except errors.HFValidationError as error:
+        raise ModelLoadError(f"{repo} is no name of a model at the hub: {error}", "Name it as owner/name.") from error
     except errors.RepositoryNotFoundError as error:
         raise ModelLoadError(
-            f"The hub has no model {repo}, or it is private or gated.", "Check the spelling, or set HF_TOKEN."
+            f"The hub has no model {repo}, or it is private.", "Check the spelling, or run `pagewell models login`."
         ) from error
-    except (errors.HTTPError, errors.LocalEntryNotFoundError) as error:
+    except (errors.HTTPError, errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise ModelLoadError(
             f"The hub could not be reached for {repo}: {error}", "Check the network, then run it again."
         ) from error
     except OSError as error:
         raise ModelLoadError(f"{repo} could not be stored: {error}", "Check room and permissions, then run it again.") from error
-    return disk.open_path(folder / choice.files[0] if len(choice.files) == 1 else folder)
 
 
 def _n_bytes_there(folder: Path, choice: Choice) -> int:
     """What needs no more room: the chosen files that are there, and parts of files with which a download goes on."""
     # A part whose name has a fourth piece belonged to one process alone; huggingface_hub does not go on with it.
-    parts = [path for path in folder.glob(f"{disk.DOWNLOADS}/download/*.incomplete") if path.name.count(".") == 2]
+    parts = [path for path in folder.glob(f"{disk.DOWNLOADS}/download/**/*.incomplete") if path.name.count(".") == 2]
     return sum(path.stat().st_size for path in (*parts, *(folder / name for name in choice.files)) if path.is_file())
-
-
-def _is_part(name: str) -> bool:
-    return bool(disk.SPLIT.search(name.removesuffix(".gguf")))

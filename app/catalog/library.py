@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from app import paths
-from app.catalog import bundled, disk, hub, shelf
+from app.catalog import disk, elsewhere, hub, shelf
 from app.catalog.disk import LocalModel
 from app.options import did_you_mean
 from engine.errors import ModelLoadError
@@ -21,41 +21,39 @@ class ModelNotDownloaded(ModelLoadError):
     """The model is known, but not on disk."""
 
 
-def find(name: str) -> LocalModel:
+def local(folders: Iterable[str] = ()) -> list[LocalModel]:
+    """Every model on this machine, Pagewell's own first. folders: those of the settings. What several programs share is
+    listed once."""
+    own = disk.installed()
+    by_path = {model.path.resolve(): model for model in reversed([*own, *elsewhere.models(folders)])}
+    shelved = {model.path: model for name in shelf.BY_NAME if (model := on_disk(name, own))}
+    return [shelved.get(model.path, model) for model in reversed(by_path.values())]
+
+
+def find(name: str, folders: Iterable[str] = ()) -> LocalModel:
     """The model on disk that `name` means. Never downloads: raises ModelNotDownloaded or ModelNotFound."""
     if _is_path(name):
         return disk.open_path(Path(name))
-    model = on_disk(name)
+    model = on_disk(name, disk.installed()) or _elsewhere(name, elsewhere.models(folders))
     if model is not None:
         return model
     if name.lower() in shelf.BY_NAME or hub.parse_id(name):
         raise ModelNotDownloaded(f"{name} is not on disk yet.", f"Run `pagewell models pull {name}`.")
-    known = {*shelf.BY_NAME, *(model.name for model in disk.installed())}
+    known = {*shelf.BY_NAME, *(model.name for model in local(folders))}
     raise ModelNotFound(
         f"There is no model {name!r}.{did_you_mean(name, known)}",
         "Name a GGUF file, a folder, a hub id (owner/name) or one of `pagewell models list`.",
     )
 
 
-def locate(name: str) -> LocalModel:
+def locate(name: str, folders: Iterable[str] = ()) -> LocalModel:
     """The model that `name` means, downloaded first where it has to be, with progress on the terminal."""
     try:
-        return find(name)
+        return find(name, folders)
     except ModelNotDownloaded:
+        from app.catalog.pulling import pull  # what is on disk is found without all that it imports
+
         return pull(name)
-
-
-def pull(name: str) -> LocalModel:
-    """Download a shelf model or a hub id; one that is on disk already is checked and kept."""
-    entry = shelf.BY_NAME.get(name.lower())
-    if entry is not None and entry.hub_id is None:
-        path = bundled.download(paths.models_dir() / bundled.NAME)
-        return replace(disk.open_path(path), name=entry.name)
-    parsed = hub.parse_id(entry.hub_id if entry else name)
-    if parsed is None:
-        find(name)
-        raise ModelNotFound(f"{name!r} is on disk, and no name to download from.", "Pull a hub id (owner/name) or a shelf name.")
-    return replace(hub.pull(*parsed), name=entry.name if entry else name)
 
 
 def _is_path(name: str) -> bool:
@@ -63,8 +61,8 @@ def _is_path(name: str) -> bool:
     return looks_like_one or Path(name).exists()
 
 
-def on_disk(name: str) -> LocalModel | None:
-    models = disk.installed()
+def on_disk(name: str, models: Sequence[LocalModel]) -> LocalModel | None:
+    """Of Pagewell's own models the one that `name` means: its own name, one of the shelf, or a hub id."""
     for model in models:
         if name.lower() == model.name.lower():
             return model
@@ -74,7 +72,16 @@ def on_disk(name: str) -> LocalModel | None:
         return None
     repo, quant = parsed
     for model in models:
-        in_repo = model.path.parent == hub.folder_of(repo) or model.path == hub.folder_of(repo)
+        in_repo = hub.folder_of(repo) in (model.path, *list(model.path.parents)[:2])
         if in_repo and (quant is None or disk.quant_of(model.path.name) == quant.upper()):
             return replace(model, name=name.lower() if entry else name)
     return None
+
+
+def _elsewhere(name: str, models: Iterable[LocalModel]) -> LocalModel | None:
+    """By its whole name, or by the part behind the program's where only one model has it."""
+    models = list(models)
+    lower = name.lower()
+    whole = [model for model in models if model.name.lower() == lower]
+    short = [model for model in models if model.name.lower().partition("/")[2] == lower]
+    return whole[0] if whole else short[0] if len(short) == 1 else None

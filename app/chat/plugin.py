@@ -22,21 +22,21 @@ from app.db.database import Database
 from app.generation.hub import GenerationHub
 from app.generation.live import Live
 from app.generation.log import GenerationLog
-from app.host import ModelHost
 from app.lifespan import SERVER_STOPPING
+from app.models.pool import ModelPool
 from ui.render import STATIC
 
 
 class ChatPlugin(InitPlugin):
     """`create_app` passes it in `plugins`. `database` is the SQLite file."""
 
-    def __init__(self, host: ModelHost, database: Path) -> None:
+    def __init__(self, pool: ModelPool, database: Path) -> None:
         self._database = Database(database)
         self._changes = Changes()
-        self.hub = GenerationHub(host, GenerationLog(self._database))
+        self.hub = GenerationHub(GenerationLog(self._database))
         self.hub.on_end.append(self._announce_end)
-        self._service = ChatService(self._database, self.hub, host, self._changes)
-        self._views = Views(self._service, self.hub, host)
+        self._service = ChatService(self._database, self.hub, pool, self._changes)
+        self._views = Views(self._service, self.hub, pool)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         # Addresses carry the hash of the file, so a browser never has to ask again.

@@ -15,9 +15,11 @@ from app.chat.errors import Busy, NotFound, Unusable
 from app.chat.events import Changes, Cursor
 from app.db.database import Database
 from app.db.models import Conversation, Generation, Message, Role, State, now
+from app.errors import UnknownModel
 from app.generation.hub import Chat, GenerationHub
 from app.generation.live import Live
-from app.host import ModelHost
+from app.models.host import ModelHost
+from app.models.pool import ModelPool
 from engine.types import FinishReason, SamplingParams
 
 MAX_TOKENS = 2048
@@ -65,11 +67,11 @@ class Opened:
 class ChatService:
     """Whoever writes takes the lock until the change is announced, so that a page is read between two changes."""
 
-    def __init__(self, database: Database, hub: GenerationHub, host: ModelHost, changes: Changes) -> None:
+    def __init__(self, database: Database, hub: GenerationHub, pool: ModelPool, changes: Changes) -> None:
         self._lock = asyncio.Lock()
         self._database = database
         self._hub = hub
-        self._host = host
+        self._pool = pool
         self._changes = changes
 
     async def conversations(self) -> Sequence[Conversation]:
@@ -100,24 +102,38 @@ class ChatService:
                 raise NotFound("This answer is gone.")
             return generation
 
-    async def start(self, text: str) -> Conversation:
-        """A new conversation with its first question; the answer begins."""
+    async def start(self, text: str, model: str | None = None) -> Conversation:
+        """A new conversation with its first question; the answer begins. Without a model's name the main one writes it."""
         text = _question(text)
+        host = await self._pool.find(model)
         async with self._lock, self._database.session() as session:
             conversation = Conversation(title=_title(text), leaf_id=None)
             session.add(conversation)
             await session.flush()
-            await self._exchange(session, conversation, text)
+            await self._exchange(session, conversation, text, host)
         return conversation
 
-    async def send(self, conversation_id: int, text: str) -> tuple[Message, Message]:
-        """The person's message and the empty one of the assistant, both saved; the answer begins."""
+    async def send(self, conversation_id: int, text: str, model: str | None = None) -> tuple[Message, Message]:
+        """The person's message and the empty one of the assistant, both saved; the answer begins. Without a model's name the one
+        that answered last writes it."""
         text = _question(text)
+        host = await self._pool.find(model) if model else None
         async with self._lock, self._database.session() as session:
             conversation = await _conversation(session, conversation_id)
-            return await self._exchange(session, conversation, text)
+            host = host or self.model_of(await _branch(session, conversation.leaf_id))
+            return await self._exchange(session, conversation, text, host)
 
-    async def _exchange(self, session: AsyncSession, conversation: Conversation, text: str) -> tuple[Message, Message]:
+    def model_of(self, branch: Sequence[Message]) -> ModelHost:
+        """The model that answered last in a conversation, if it is still here, else the main one."""
+        last = next((m.generation.model for m in reversed(branch) if m.generation is not None), None)
+        try:
+            return self._pool.get(last)
+        except UnknownModel:
+            return self._pool.main
+
+    async def _exchange(
+        self, session: AsyncSession, conversation: Conversation, text: str, host: ModelHost
+    ) -> tuple[Message, Message]:
         self._require_quiet(conversation.id)
         history = await _branch(session, conversation.leaf_id)
         question = Message(
@@ -125,7 +141,7 @@ class ChatService:
         )
         session.add(question)
         await session.flush()
-        generation = Generation(model=self._host.name)
+        generation = Generation(model=host.name)
         answer = Message(
             conversation_id=conversation.id, parent_id=question.id, role=Role.ASSISTANT, text="", generations=[generation]
         )
@@ -135,7 +151,8 @@ class ChatService:
         conversation.updated_at = now()
         # The hub's task reads nothing of this session, but its saves must find the rows: commit before it starts.
         await session.commit()
-        self._begin(Live(generation.id, answer.id, conversation.id), _chat([*history, question]))
+        live = Live(generation.id, answer.id, conversation.id, model=host.name)
+        self._begin(live, host, _chat([*history, question]))
         self._changes.exchanged(conversation.id, question.id, answer.id)
         return question, answer
 
@@ -149,15 +166,19 @@ class ChatService:
             if last is None or not can_go_on(last) or message.id != conversation.leaf_id:
                 raise Unusable("This answer cannot be continued.", "Ask a new question instead.")
             self._require_quiet(message.conversation_id)
-            generation = Generation(model=self._host.name)
+            branch = await _branch(session, message.id)
+            host = self.model_of(branch)
+            generation = Generation(model=host.name)
             message.generations.append(generation)
-            chat = _chat(await _branch(session, message.id))
+            chat = _chat(branch)
             await session.commit()
             if not message.text:
                 chat.pop()
             # A long text takes a while to render; other requests go on meanwhile.
-            live = await asyncio.to_thread(Live, generation.id, message.id, message.conversation_id, message.text)
-            self._begin(live, chat)
+            live = await asyncio.to_thread(
+                Live, generation.id, message.id, message.conversation_id, message.text, model=host.name
+            )
+            self._begin(live, host, chat)
             self._changes.continued(message.conversation_id, message.id)
         return message
 
@@ -186,8 +207,8 @@ class ChatService:
                 self._changes.deleted(conversation_id)
                 return
 
-    def _begin(self, live: Live, chat: Chat) -> None:
-        self._hub.start(live, chat, sampling())
+    def _begin(self, live: Live, host: ModelHost, chat: Chat) -> None:
+        self._hub.start(live, host, chat, sampling())
 
     def _require_quiet(self, conversation_id: int) -> None:
         if self._hub.running_in(conversation_id):

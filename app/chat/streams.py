@@ -64,7 +64,7 @@ async def tab(
             yield message(await _final(ended, service, views), cursor)
         elif live is not None and (ops := live.since(cursor.seq if cursor.generation_id else -1)):
             cursor = replace(cursor, generation_id=live.generation_id, seq=ops.seq)
-            yield message(views.ops(live.message_id, ops, live.n_prompt), cursor)
+            yield message(views.ops(live, ops), cursor)
         elif (now := views.model()) != model:
             model = now
             yield message(now)

@@ -14,8 +14,9 @@ from app.chat.events import Cursor
 from app.chat.service import MAX_TOKENS, ChatService, Opened, can_go_on, reached_limit
 from app.db.models import Conversation, Generation, Message, Role, State
 from app.generation.hub import GenerationHub
-from app.generation.live import PageOps
-from app.host import ModelHost
+from app.generation.live import Live, PageOps
+from app.models.host import ModelHost
+from app.models.pool import ModelPool
 from ui import markdown
 from ui.render import render
 
@@ -36,6 +37,7 @@ class MessageView:
     html: Markup
     ops: PageOps | None = None
     n_prompt: int = 0
+    model: str = ""
 
     @property
     def id(self) -> int:
@@ -55,12 +57,12 @@ class MessageView:
 
 
 class Views:
-    """Reads the hub and the host at the instant of rendering."""
+    """Reads the hub and the pool at the instant of rendering."""
 
-    def __init__(self, service: ChatService, hub: GenerationHub, host: ModelHost) -> None:
+    def __init__(self, service: ChatService, hub: GenerationHub, pool: ModelPool) -> None:
         self._service = service
         self._hub = hub
-        self._host = host
+        self._pool = pool
 
     async def page(self, opened: Opened) -> str:
         messages = await self._messages(opened.branch)
@@ -82,8 +84,9 @@ class Views:
         (view,) = await self._messages([message])
         return render("swap_article.html", message=view, running=self._running_in(message.conversation_id), **self._shared)
 
-    def ops(self, message_id: int, ops: PageOps, n_prompt: int) -> str:
-        return render("swap_ops.html", id=message_id, ops=ops, n_prompt=n_prompt, **self._shared)
+    def ops(self, live: Live, ops: PageOps) -> str:
+        """What is new of a running answer."""
+        return render("swap_ops.html", id=live.message_id, ops=ops, n_prompt=live.n_prompt, model=live.model, **self._shared)
 
     async def sidebar(self, current: int | None) -> str:
         """The list of conversations, and the current one's title, in place."""
@@ -100,16 +103,22 @@ class Views:
         return render("rename.html", conversation=conversation, current=current)
 
     def model(self) -> str:
-        """What is known of the model, for the header and the empty page."""
+        """What is known of the models in use, for the header and the empty page."""
         return render("swap_model.html", **self._shared)
 
     @property
     def _shared(self) -> dict[str, Any]:
-        return {"host": self._host, "max_tokens": MAX_TOKENS}
+        return {"host": self._pool.main, "shown": self._shown(), "max_tokens": MAX_TOKENS}
+
+    def _shown(self) -> list[ModelHost]:
+        """Models in memory, on their way, or whose load has failed; the main one where there is none of them."""
+        return [host for host in self._pool.hosts if host.state != "unloaded"] or [self._pool.main]
 
     def _chat(self, opened: Opened, messages: list[MessageView]) -> dict[str, Any]:
         conversation = opened.conversation
         return {
+            "models": self._pool.hosts,
+            "chosen": self._service.model_of(opened.branch),
             "groups": self._groups(opened.conversations),
             "conversation": conversation,
             "current": conversation.id if conversation else None,
@@ -145,7 +154,7 @@ class Views:
             return MessageView(message, None, None, Markup(""))
         live = self._hub.get(generation.id)
         if live is not None and not live.ended:
-            return MessageView(message, generation, State.RUNNING, Markup(""), live.snapshot(), live.n_prompt)
+            return MessageView(message, generation, State.RUNNING, Markup(""), live.snapshot(), live.n_prompt, live.model)
         # A row that is running, but not here, was left by a program that is gone.
         state = State.INTERRUPTED if generation.state is State.RUNNING else generation.state
         return MessageView(message, generation, state, html)

@@ -95,7 +95,8 @@ def _answerer(
     else:
         from app.catalog import library
 
-        answerer = runner.run(LocalAnswerer.load(library.locate(settings.serving.model), settings.engine))
+        model = library.locate(settings.serving.model, settings.orchestrator.models_folders)
+        answerer = runner.run(LocalAnswerer.load(model, settings.engine_for(model.name)))
     try:
         yield answerer
     finally:

@@ -32,13 +32,14 @@ def doctor(config: Path | None, model_name: str | None, as_json: bool, as_profil
 
     settings = settings_from(config, given, model_name)
     if as_profile:
-        cases = asyncio.run(profile(library.find(settings.serving.model).path, settings.engine, steps))
+        model = library.find(settings.serving.model, settings.orchestrator.models_folders)
+        cases = asyncio.run(profile(model.path, settings.engine_for(model.name), steps))
         facts = [{**asdict(case), "host_s": case.host_s} for case in cases]
         click.echo(json.dumps(facts, indent=2) if as_json else printable("\n".join(_lines(cases))))
         return
     report = examination.examine(settings)
     try:
-        model = library.find(settings.serving.model)
+        model = library.find(settings.serving.model, settings.orchestrator.models_folders)
     except library.ModelNotDownloaded:
         report.sections["model"] = {
             "name": f"{settings.serving.model} is not on disk: pagewell models pull {settings.serving.model}"

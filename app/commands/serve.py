@@ -40,7 +40,8 @@ def serve(config: Path | None, model_name: str | None, **given: Any) -> None:
     from app.catalog import library
 
     with contextlib.suppress(library.ModelNotDownloaded):
-        library.find(settings.serving.model)  # a misspelt model shows at once, before anything else that is wrong
+        # A misspelt model shows at once, before anything else that is wrong.
+        library.find(settings.serving.model, settings.orchestrator.models_folders)
     with bind(settings.serving.host, settings.serving.port) as sock:
         run(settings, sock)
 
@@ -49,7 +50,7 @@ def run(settings: Settings, sock: socket.socket) -> None:
     """Serve on a bound socket until interrupted."""
     from app.catalog import library
 
-    model = library.locate(settings.serving.model)
+    model = library.locate(settings.serving.model, settings.orchestrator.models_folders)
     click.echo("Starting ...", err=True)
     # What is made from here until the model is loaded stays; to look through it again and again takes a tenth of the start.
     gc.disable()
@@ -60,8 +61,8 @@ def run(settings: Settings, sock: socket.socket) -> None:
     from app import log, paths
     from app.asgi import create_app
     from app.db.database import Database
-    from app.host import ModelHost
     from app.lifespan import SERVER_STOPPING
+    from app.models.pool import ModelPool
     from engine.weights.loader import open_checkpoint
 
     # What is wrong with these ends the command; the server would outlive it.
@@ -69,11 +70,11 @@ def run(settings: Settings, sock: socket.socket) -> None:
     if settings.engine.role != "prefill":
         Database(paths.database_path()).try_out()
     log.configure(settings.serving.log_level)
-    name = settings.serving.served_model_name or model.name
-    serving = msgspec.structs.replace(settings.serving, served_model_name=name, port=sock.getsockname()[1])
+    serving = msgspec.structs.replace(settings.serving, port=sock.getsockname()[1])
     settings = dataclasses.replace(settings, serving=serving)
-    host = ModelHost.from_settings(settings, model.path)
-    app = create_app(settings, host)
+    pool = ModelPool.from_settings(settings, model)
+    host, name = pool.main, pool.main.name
+    app = create_app(settings, pool)
     gc.freeze()  # `settle` need not look through what was imported
 
     class Server(uvicorn.Server):
@@ -108,9 +109,10 @@ def run(settings: Settings, sock: socket.socket) -> None:
         if greeted:
             return  # loaded again after a time of silence
         greeted = True
-        click.echo(printable(welcome(settings, engine.info.max_model_len)), err=True)
+        click.echo(printable(welcome(settings, name, engine.info.max_model_len)), err=True)
 
-    host.on_ready += [settle, greet]
+    pool.each_host(lambda each: each.on_ready.append(settle))
+    host.on_ready.append(greet)
     host.on_failed += [settle, give_up]
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
         server.run(sockets=[sock])
@@ -125,11 +127,11 @@ def settle(_: object) -> None:
     gc.enable()
 
 
-def welcome(settings: Settings, window: int) -> str:
+def welcome(settings: Settings, name: str, window: int) -> str:
     """What a person can do next, once the model is loaded."""
     if settings.engine.role == "prefill":
         return (
-            f"\nPagewell computes prompts of {settings.serving.served_model_name}, window {window:,} tokens, for decode servers "
+            f"\nPagewell computes prompts of {name}, window {window:,} tokens, for decode servers "
             "on this machine:\n\n  pagewell serve --role decode\n\nwith the same model and settings. It has no chat page. Ctrl-C "
             "stops it.\n"
         )
@@ -140,7 +142,7 @@ def welcome(settings: Settings, window: int) -> str:
     body = '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'
     curl = f"curl -N {settings.url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
     return (
-        f"\nPagewell serves {settings.serving.served_model_name}, window {window:,} tokens. Three things to do next:\n\n"
+        f"\nPagewell serves {name}, window {window:,} tokens. Three things to do next:\n\n"
         f"  chat in the browser   {settings.url}/\n"
         f"  ask from a shell      {curl}\n"
         f"  watch it work         pagewell top{where}\n\n"

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from app.commands.params import config_option
-from app.settings import OPTIONS, Settings, load
+from app.printable import printable
+from app.settings import BY_NAME, OPTIONS, Settings, load
 
 
 @click.command(short_help="Show every setting, its value and meaning.")
@@ -28,6 +29,10 @@ def settings(config: Path | None, markdown: bool) -> None:
         value = "(set)" if option.name == "api_key" and now.serving.api_key else option.show(value_of(now, option.name))
         click.echo(f"{option.name} = {value or '-'}")
         click.secho(f"    {option.description} {option.flag}, {option.env}", dim=True)
+    for name in now.models:
+        click.secho(f'[models."{name}"]', bold=True)
+        for setting, value in now.of_model(name).items():
+            click.echo(printable(f"{setting} = {BY_NAME[setting].show(value) or '-'}"))
 
 
 def value_of(settings: Settings, name: str) -> object:

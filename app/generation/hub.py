@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from app.db.models import State
 from app.errors import ModelLoading
 from app.generation.live import Live, Phase
 from app.generation.log import GenerationLog, Outcome
-from app.host import ModelHost
+from app.models.host import ModelHost
 from engine.admission import check_length
 from engine.async_engine import AsyncEngine, RequestStream
 from engine.errors import PagewellError, PromptTooLong
@@ -35,15 +36,16 @@ LOADING_POLL_S = 0.2
 LINGER_S = 60.0
 """How long an ended answer is still found here by a browser that is just connecting."""
 
+_WAITS = {"loading": Phase.LOADING, "unloaded": Phase.LOADING}
+
 Chat = list[dict[str, Any]]
 """Messages as the chat template takes them."""
 
 
 class GenerationHub:
-    def __init__(self, host: ModelHost, generations: GenerationLog) -> None:
+    def __init__(self, generations: GenerationLog) -> None:
         self.on_end: list[Callable[[Live], None]] = []
         """Called on the event loop when an answer has ended and is saved."""
-        self._host = host
         self._log = generations
         self._lives: dict[int, Live] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -54,10 +56,10 @@ class GenerationHub:
         """Call once the database is open, before the first browser comes."""
         await self._log.mark_interrupted()
 
-    def start(self, live: Live, chat: Chat, params: SamplingParams) -> None:
+    def start(self, live: Live, host: ModelHost, chat: Chat, params: SamplingParams) -> None:
         """Begin to write. The generation's row must be committed. A last message of the assistant is continued."""
         self._lives[live.generation_id] = live
-        task = asyncio.create_task(self._run(live, chat, params), name=f"generation-{live.generation_id}")
+        task = asyncio.create_task(self._run(live, host, chat, params), name=f"generation-{live.generation_id}")
         self._tasks[live.generation_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(live.generation_id, None))
 
@@ -93,11 +95,11 @@ class GenerationHub:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, live: Live, chat: Chat, params: SamplingParams) -> None:
+    async def _run(self, live: Live, host: ModelHost, chat: Chat, params: SamplingParams) -> None:
         ended = asyncio.Event()
         helpers = [asyncio.create_task(self._tick(live)), asyncio.create_task(self._flush(live, ended))]
         try:
-            outcome = await self._write(live, chat, params)
+            outcome = await self._write(live, host, chat, params)
         except asyncio.CancelledError:
             outcome = Outcome(State.INTERRUPTED)
         except PromptTooLong as error:
@@ -126,16 +128,19 @@ class GenerationHub:
         for callback in self.on_end:
             callback(live)
 
-    async def _write(self, live: Live, chat: Chat, params: SamplingParams) -> Outcome:
-        engine = await self._engine(live)
-        if engine is None:
-            return Outcome(State.STOPPED)
-        live.enter(Phase.QUEUED)
-        prompt = await asyncio.to_thread(_prompt, engine, chat)
-        if live.generation_id in self._stopped:
-            return Outcome(State.STOPPED)
-        params = replace(params, stop=(*params.stop, *engine.template.stop))
-        stream = self._streams[live.generation_id] = engine.submit(prompt, params, request_id=f"chat-{live.generation_id}")
+    async def _write(self, live: Live, host: ModelHost, chat: Chat, params: SamplingParams) -> Outcome:
+        async with AsyncExitStack() as held:
+            engine = await self._engine(live, host, held)
+            if engine is None:
+                return Outcome(State.STOPPED)
+            live.enter(Phase.QUEUED)
+            prompt = await asyncio.to_thread(_prompt, engine, chat)
+            if live.generation_id in self._stopped:
+                return Outcome(State.STOPPED)
+            params = replace(params, stop=(*params.stop, *engine.template.stop))
+            stream = engine.submit(prompt, params, request_id=f"chat-{live.generation_id}")
+            self._streams[live.generation_id] = stream
+            del engine
         reason: str | None = None
         async for event in stream:
             match event:
@@ -156,13 +161,22 @@ class GenerationHub:
                     return Outcome(State.DONE, reason, event.usage)
         return Outcome(State.INTERRUPTED)
 
-    async def _engine(self, live: Live) -> AsyncEngine | None:
-        """The engine, once it is loaded; None if the answer was stopped before. Raises ModelFailed."""
+    async def _engine(self, live: Live, host: ModelHost, held: AsyncExitStack) -> AsyncEngine | None:
+        """The engine, once it is loaded, held by `held`; None if the answer was stopped before. Raises ModelFailed."""
         while live.generation_id not in self._stopped:
+            entering = asyncio.create_task(held.enter_async_context(host.use()))
             try:
-                return self._host.engine
+                while not entering.done() and live.generation_id not in self._stopped:
+                    await asyncio.wait({entering}, timeout=LOADING_POLL_S)
+                    if not entering.done():
+                        live.enter(_WAITS.get(host.state, Phase.WAITING), round(host.progress, 2))
+                if entering.done():
+                    return entering.result()
             except ModelLoading:
-                live.enter(Phase.LOADING, round(self._host.progress, 2))
+                live.enter(Phase.LOADING, round(host.progress, 2))
+            finally:
+                entering.cancel()
+                await asyncio.wait({entering})
             await asyncio.sleep(LOADING_POLL_S)
         return None
 

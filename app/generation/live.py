@@ -10,6 +10,8 @@ from ui.markdown_stream import MarkdownStream
 
 
 class Phase(enum.StrEnum):
+    WAITING = "waiting"
+    """Answers of other models have to end before this one has room."""
     LOADING = "loading"
     """The model is on its way into memory."""
     QUEUED = "queued"
@@ -43,8 +45,9 @@ class Live:
     lacks is the blocks closed since, and the present tail. Only a number from another life needs a whole snapshot.
     """
 
-    def __init__(self, generation_id: int, message_id: int, conversation_id: int, text: str = "") -> None:
+    def __init__(self, generation_id: int, message_id: int, conversation_id: int, text: str = "", *, model: str = "") -> None:
         self.generation_id = generation_id
+        self.model = model
         self.message_id = message_id
         self.conversation_id = conversation_id
         self.text = text

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from app.models.host import State
 from engine.types import Usage as EngineUsage
 
 
@@ -128,7 +129,7 @@ class ModelEntry(Struct):
 
     id: str
     created: int
-    state: Literal["loading", "ready", "unloaded", "failed"]
+    state: State
     loaded: bool
     progress: float
     capabilities: list[str]

@@ -46,7 +46,7 @@ class OpenAIController(Controller):
         self, request: Request, data: JSONBody[ChatRequest], openai: NamedDependency[OpenAIService]
     ) -> Response[ChatCompletion]:
         include_usage = bool(data.stream_options and data.stream_options.include_usage)
-        if data.stream and openai.must_load:
+        if data.stream and await openai.must_load(data.model):
             return waking(partial(openai.chat, data), partial(chat.chunks, include_usage=include_usage))
         job = await while_connected(request.receive, openai.chat(data))
         headers = {"x-request-id": job.id}
@@ -72,7 +72,7 @@ class OpenAIController(Controller):
             echoes = completion.echoes(job, data.prompt) if data.echo else None
             return completion.chunks(job, echoes=echoes, prompt_only=prompt_only, include_usage=include_usage)
 
-        if data.stream and openai.must_load:
+        if data.stream and await openai.must_load(data.model):
             return waking(partial(openai.completion, data), chunks)
         job = await while_connected(request.receive, openai.completion(data))
         headers = {"x-request-id": job.id}
@@ -88,13 +88,13 @@ class OpenAIController(Controller):
         )
         return Response(body, media_type=MediaType.JSON, headers=headers)
 
-    @get(["/v1/models", "/models"], summary="The models that are served")
+    @get(["/v1/models", "/models"], summary="The models that are served, or can be loaded")
     async def models(self, openai: NamedDependency[OpenAIService]) -> ModelList:
-        return openai.models()
+        return await openai.models()
 
     @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"], responses={404: _REFUSALS[404]}, summary="One model")
     async def model(self, model_id: FromPath[str], openai: NamedDependency[OpenAIService]) -> ModelEntry:
-        return openai.model(model_id.lstrip("/"))
+        return await openai.model(model_id.lstrip("/"))
 
     @post(["/tokenize", "/v1/tokenize"], status_code=200, responses=_REFUSALS, summary="Token ids of a text or of messages")
     async def tokenize(self, request: Request, data: JSONBody[TokenizeRequest], openai: NamedDependency[OpenAIService]) -> Tokens:

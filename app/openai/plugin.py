@@ -6,7 +6,7 @@ from litestar.config.app import AppConfig
 from litestar.di import Provide
 from litestar.plugins import InitPlugin
 
-from app.host import ModelHost
+from app.models.pool import ModelPool
 from app.openai.controller import OpenAIController
 from app.openai.service import OpenAIService
 
@@ -14,8 +14,8 @@ from app.openai.service import OpenAIService
 class OpenAIPlugin(InitPlugin):
     """Adds the routes and the service behind them."""
 
-    def __init__(self, host: ModelHost) -> None:
-        self._service = OpenAIService(host)
+    def __init__(self, pool: ModelPool) -> None:
+        self._service = OpenAIService(pool)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.route_handlers.append(OpenAIController)

@@ -10,9 +10,8 @@ from litestar.exceptions import NotFoundException
 from litestar.params import JSONBody, Parameter
 
 from app.body import JsonBody
-from app.host import ModelHost
+from app.models.pool import ModelPool
 from app.openai import prompts
-from app.openai.service import OpenAIService
 from app.pins.schemas import PinAnswer, PinList, PinRequest
 from app.settings import Settings
 from app.stats import permission
@@ -31,31 +30,31 @@ class PinsController(Controller):
         self,
         request: Request,
         data: JSONBody[PinRequest],
-        openai: NamedDependency[OpenAIService],
-        model_host: NamedDependency[ModelHost],
+        model_pool: NamedDependency[ModelPool],
         pin_settings: NamedDependency[Settings],
     ) -> PinAnswer:
         permission.check(pin_settings, request)
-        openai.require_model(data.model)
-        engine = await model_host.acquire()
-        data.add_generation_prompt = bool(data.add_generation_prompt)
-        token_ids = await prompts.text_or_chat(engine, data)
-        return PinAnswer(*await engine.pin(token_ids, cache_salt=data.cache_salt or ""))
+        host = await model_pool.find(data.model)
+        async with host.use() as engine:
+            data.add_generation_prompt = bool(data.add_generation_prompt)
+            token_ids = await prompts.text_or_chat(engine, data)
+            return PinAnswer(*await engine.pin(token_ids, cache_salt=data.cache_salt or ""), host.name)
 
     @get(summary="What is pinned, and its price")
-    async def pins(self, model_host: NamedDependency[ModelHost]) -> PinList:
-        engine = model_host.current
-        return PinList([PinAnswer(*pin) for pin in await engine.pins()] if engine is not None else [])
+    async def pins(self, model_pool: NamedDependency[ModelPool]) -> PinList:
+        loaded = [(host.name, engine) for host in model_pool.hosts if (engine := host.current) is not None]
+        return PinList([PinAnswer(*pin, name) for name, engine in loaded for pin in await engine.pins()])
 
     @delete("/{pin_id:int}", summary="Lift a pin", status_code=204)
     async def unpin(
         self,
         request: Request,
         pin_id: Annotated[int, Parameter(ge=0)],
-        model_host: NamedDependency[ModelHost],
+        model_pool: NamedDependency[ModelPool],
         pin_settings: NamedDependency[Settings],
     ) -> None:
         permission.check(pin_settings, request)
-        engine = model_host.current
-        if engine is None or not await engine.unpin(pin_id):
-            raise NotFoundException(f"There is no pin {pin_id}.")
+        for host in model_pool.hosts:
+            if host.current is not None and await host.current.unpin(pin_id):
+                return
+        raise NotFoundException(f"There is no pin {pin_id}.")

@@ -22,6 +22,8 @@ class PinAnswer(msgspec.Struct, frozen=True):
     """In whole blocks: what is left of the prefix behind them is not kept."""
     blocks: int
     bytes: int
+    model: str
+    """In whose KV cache it lies."""
 
 
 class PinList(msgspec.Struct, frozen=True):

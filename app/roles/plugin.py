@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from litestar.config.app import AppConfig
 from litestar.events import EventListener
 from litestar.plugins import InitPlugin
 
-from app.host import ModelHost
 from app.lifespan import SERVER_STOPPING
 from app.metrics import Metrics
+from app.models.host import ModelHost
 from app.roles.decode import RemotePrefill
 from app.roles.prefill import PrefillServer
 from app.settings import Settings
@@ -19,7 +20,8 @@ from engine.kv.tiers.shared_folder import KIND_DIGITS, SharedFolder
 
 
 class RolesPlugin(InitPlugin):
-    """`create_app` passes it in `plugins`; the host must not have begun to load yet. A server alone needs nothing of it."""
+    """`create_app` passes it in `plugins`; the host must not have begun to load yet. A server alone needs nothing of it, and one
+    that has a role serves no other model."""
 
     def __init__(self, settings: Settings, host: ModelHost, metrics: Metrics) -> None:
         self._settings = settings
@@ -47,7 +49,7 @@ class RolesPlugin(InitPlugin):
         engine.ahead = RemotePrefill(
             engine,
             folder,
-            self._metrics.count_prefill,
+            partial(self._metrics.count_prefill, self._host.name),
             wait_s=self._settings.serving.prefill_wait,
             lease_s=self._settings.engine.kv_lease,
         )

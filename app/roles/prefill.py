@@ -8,7 +8,7 @@ import os
 import socket
 from pathlib import Path
 
-from app.host import ModelHost
+from app.models.host import ModelHost
 from app.roles.wire import HEARTBEAT_S, Ask, Reply, receive, send
 from engine.async_engine import AsyncEngine
 from engine.errors import PagewellError
@@ -113,10 +113,10 @@ class PrefillServer:
     async def _compute(self, ask: Ask) -> Reply:
         request = Request("prefill", ask.token_ids, SamplingParams(), cache_salt=ask.cache_salt, priority=ask.priority)
         try:
-            engine = await self._host.acquire()
-            if await n_missing(engine, request) > DECLINED_ABOVE * ask.n_missing:
-                return Reply("declined")
-            await hand_over(engine, request, len(ask.token_ids) - ask.n_missing)
+            async with self._host.use() as engine:
+                if await n_missing(engine, request) > DECLINED_ABOVE * ask.n_missing:
+                    return Reply("declined")
+                await hand_over(engine, request, len(ask.token_ids) - ask.n_missing)
         except PagewellError as error:
             return Reply("failed", error.message)
         except Exception as error:

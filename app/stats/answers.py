@@ -33,6 +33,7 @@ class Answer:
     n_prompt: int
     n_cached: int
     arrived_s: float
+    model: str = ""
     n_output: int = 0
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -74,17 +75,17 @@ class Answers:
         self._ttft = _Latencies()
         self._itl = _Latencies()
 
-    def observe(self, event: Event) -> None:
-        """Take one event of the engine, on the event loop."""
+    def observe(self, event: Event, model: str = "") -> None:
+        """Take one event of a model's engine, on the event loop."""
         now = self._clock()
         match event:
             case Started():
-                first = Answer(event.uid, 0, event.n_prompt, event.n_cached, now - event.queued_s)
+                first = Answer(event.uid, 0, event.n_prompt, event.n_cached, now - event.queued_s, model)
                 self._live[event.uid] = {0: first}
             case Delta():
                 self._token(event, now)
             case Finished():
-                self._finish(event, now)
+                self._finish(event, now, model)
 
     def _token(self, event: Delta, now: float) -> None:
         choices = self._live.get(event.uid)
@@ -93,7 +94,9 @@ class Answers:
         answer = choices.get(event.index)
         if answer is None:
             first = choices[0]
-            answer = choices[event.index] = Answer(event.uid, event.index, first.n_prompt, first.n_cached, first.arrived_s)
+            answer = choices[event.index] = Answer(
+                event.uid, event.index, first.n_prompt, first.n_cached, first.arrived_s, first.model
+            )
         n_new = len(event.token_ids)
         if n_new:
             if answer.last_token_s is None:
@@ -107,9 +110,9 @@ class Answers:
         if event.finish_reason is not None:
             self._end(answer, event.finish_reason, now)
 
-    def _finish(self, event: Finished, now: float) -> None:
+    def _finish(self, event: Finished, now: float, model: str) -> None:
         usage = event.usage
-        queued = Answer(event.uid, 0, usage.n_prompt, usage.n_cached, now - usage.total_s, usage.n_output)
+        queued = Answer(event.uid, 0, usage.n_prompt, usage.n_cached, now - usage.total_s, model, usage.n_output)
         for answer in self._live.pop(event.uid, {0: queued}).values():
             if answer.ended_s is None:
                 self._end(answer, event.reason, now)
@@ -132,11 +135,11 @@ class Answers:
         itl_p50, itl_p95 = self._itl.percentiles(now)
         return LatencySection(ttft_p50_s=ttft_p50, ttft_p95_s=ttft_p95, itl_p50_s=itl_p50, itl_p95_s=itl_p95)
 
-    def forget_live(self) -> None:
-        """The engine is gone: whatever still ran failed with it."""
+    def forget_live(self, model: str) -> None:
+        """The model's engine is gone: whatever still ran failed with it."""
         now = self._clock()
-        for choices in self._live.values():
-            for answer in choices.values():
+        gone = [uid for uid, choices in self._live.items() if any(answer.model == model for answer in choices.values())]
+        for uid in gone:
+            for answer in self._live.pop(uid).values():
                 if answer.ended_s is None:
                     self._end(answer, FinishReason.ERROR, now)
-        self._live.clear()

@@ -62,18 +62,18 @@ def totals(stats: EngineStats) -> TotalsSection:
 
 
 def rows(
-    stats: EngineStats | None, answers: Answers, wall_offset_s: float, previous: Iterable[RequestRow]
+    parts: Iterable[tuple[str, EngineStats]], answers: Answers, wall_offset_s: float, previous: Iterable[RequestRow]
 ) -> tuple[tuple[RequestRow, ...], int]:
     """Rows by (uid, index), and how many waiting answers are not among them.
 
-    wall_offset_s: Unix time minus monotonic time. previous: the last frame's rows, which remember the client's id of
-    an answer that ended since.
+    parts: (model, its statistics) of each in memory. wall_offset_s: Unix time minus monotonic time. previous: the last frame's
+    rows, which remember the client's id of an answer that ended since.
     """
     ended = {(answer.uid, answer.index): answer for answer in answers.ended()}
     ids = {row.uid: row.id for row in previous}
     table: dict[tuple[int, int], RequestRow] = {}
     n_waiting = n_hidden = 0
-    for request in stats.requests if stats else ():
+    for model, now_s, request in ((model, of.time_s + wall_offset_s, r) for model, of in parts for r in of.requests):
         key = (request.uid, request.index)
         ids[request.uid] = request.request_id
         if key in ended or request.status not in _STATES:
@@ -83,17 +83,18 @@ def rows(
             if n_waiting > MAX_WAITING_ROWS:
                 n_hidden += 1
                 continue
-        table[key] = _live_row(request, stats.time_s + wall_offset_s)
+        table[key] = _live_row(request, model, now_s)
     for key, answer in ended.items():
         table[key] = _ended_row(answer, ids.get(answer.uid, ""), wall_offset_s)
     return tuple(table[key] for key in sorted(table)), n_hidden
 
 
-def _live_row(request: RequestStats, now_s: float) -> RequestRow:
+def _live_row(request: RequestStats, model: str, now_s: float) -> RequestRow:
     return RequestRow(
         uid=request.uid,
         index=request.index,
         id=request.request_id,
+        model=model,
         state=_STATES[request.status],
         n_prompt=request.n_prompt,
         n_cached=request.n_cached,
@@ -112,6 +113,7 @@ def _ended_row(answer: Answer, request_id: str, wall_offset_s: float) -> Request
         uid=answer.uid,
         index=answer.index,
         id=request_id,
+        model=answer.model,
         state=answer.state,
         n_prompt=answer.n_prompt,
         n_cached=answer.n_cached,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.stats.frames import Delta, Frame, Point
 from app.stats.runs import diff
 
-_SECTIONS = ("model", "totals", "rates", "latency", "process", "n_hidden")
+_SECTIONS = ("model", "models", "totals", "rates", "latency", "process", "n_hidden")
 
 
 def delta(old: Frame, new: Frame, point: Point) -> Delta | None:

@@ -15,10 +15,10 @@ HISTORY_S = 300.0
 
 
 class ModelSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The model and what its loading came to. Sizes are 0 until it is ready."""
+    """A model and what its loading came to. Sizes are 0 until it is ready."""
 
     state: str
-    """loading, ready, unloaded or failed."""
+    """unloaded, waiting (for answers of other models to end), loading, ready or failed."""
     name: str = ""
     progress: float = 0.0
     """Share of the bytes loaded, 0 to 1."""
@@ -35,10 +35,12 @@ class ModelSection(msgspec.Struct, frozen=True, kw_only=True):
     """How window, cache and batch were fitted, in words."""
     kv_groups: dict[str, int] = {}
     """What layers need, and the blocks that they have for it, in the order of the blocks."""
+    waits_for: tuple[str, ...] = ()
+    """Models that have to leave before this one comes."""
 
 
 class TotalsSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's gauges, and its counters since the model was loaded."""
+    """The engines' gauges, and their counters since the models were loaded, of all models together."""
 
     n_running: int = 0
     n_waiting: int = 0
@@ -124,6 +126,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     id: str
     """The client's request id; empty when it ended before a sample saw it."""
+    model: str
+    """Which one answers it."""
     state: str
     """pending, running, preempted, completed, aborted or failed."""
     n_prompt: int
@@ -179,6 +183,9 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     control: str
     """Who may use control actions: open, key or readonly."""
     model: ModelSection
+    """The first of `models`."""
+    models: tuple[ModelSection, ...]
+    """The main model, those in memory, on their way, and whose load has failed; those in memory first."""
     totals: TotalsSection
     rates: RatesSection
     latency: LatencySection
@@ -188,7 +195,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     n_hidden: int
     """Waiting answers beyond those listed."""
     blocks: tuple[Run, ...]
-    """In block id order; neighbours differ."""
+    """In block id order, model after model in the order of `models`; neighbours differ."""
 
 
 class KeyFrame(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +212,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
     age_s: float
     model: ModelSection | UnsetType = UNSET
+    models: tuple[ModelSection, ...] | UnsetType = UNSET
     totals: TotalsSection | UnsetType = UNSET
     rates: RatesSection | UnsetType = UNSET
     latency: LatencySection | UnsetType = UNSET

@@ -11,15 +11,15 @@ from app.lifespan import SERVER_STOPPING
 from app.settings import Settings
 from app.stats.controller import StatsController
 from app.stats.sampler import Sampler
-from app.stats.source import Host
+from app.stats.sources import Pool
 
 
 class StatsPlugin(InitPlugin):
-    """`create_app` passes it in `plugins`; the host must not have begun to load yet."""
+    """`create_app` passes it in `plugins`; no model must have begun to load yet."""
 
-    def __init__(self, settings: Settings, host: Host) -> None:
+    def __init__(self, settings: Settings, pool: Pool) -> None:
         self._settings = settings
-        self.sampler = Sampler(host, control=settings.orchestrator.permission_mode)
+        self.sampler = Sampler(pool, control=settings.orchestrator.permission_mode)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.route_handlers.append(StatsController)

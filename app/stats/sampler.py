@@ -16,7 +16,7 @@ from app.stats.delta import delta
 from app.stats.frames import HISTORY_S, Delta, Frame, KeyFrame, Point, RatesSection, Run, TotalsSection
 from app.stats.process import ProcessMeter
 from app.stats.rates import RateMeter
-from app.stats.source import Host, Source
+from app.stats.sources import Pool, Sources, joined
 from engine.stats import EngineStats
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Sampler:
 
     def __init__(
         self,
-        host: Host,
+        pool: Pool,
         *,
         control: str,
         clock: Callable[[], float] = time.monotonic,
@@ -42,7 +42,7 @@ class Sampler:
         self._wall_offset_s = wall_clock() - clock()
         self._control = control
         self._answers = Answers(clock)
-        self.source = Source(host, self._answers, clock)
+        self._sources = Sources(pool, self._answers, clock)
         self._rates = RateMeter()
         self._process = ProcessMeter()
         self._history: deque[Point] = deque()
@@ -66,7 +66,7 @@ class Sampler:
             self._task.cancel()
             await asyncio.wait({self._task})
             self._task = None
-        await self.source.close()
+        await self._sources.close()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -109,20 +109,15 @@ class Sampler:
 
     def abort(self, uid: int) -> bool:
         """Abort a request that waits or runs; False if there is none of this number."""
-        engine = self.source.engine
-        if engine is None or not engine.is_live(uid):
-            return False
-        engine.abort(uid)
-        return True
+        return self._sources.abort(uid)
 
     async def sample(self) -> None:
         """Take a sample and publish its frame."""
         async with self._lock:
-            await self.source.poll(_PATIENCE_S)
-            stats = self.source.stats
+            await self._sources.poll(_PATIENCE_S)
             self._sampled_s = self._clock()
             self._previous, self._delta = self.frame, None
-            self.frame = self._compose(stats)
+            self.frame = self._compose()
             self._remember(self.frame)
             self._published.notify()
 
@@ -144,19 +139,23 @@ class Sampler:
     def _period_s(self) -> float:
         return PERIOD_S if self.n_listeners else QUIET_PERIOD_S
 
-    def _compose(self, stats: EngineStats | None) -> Frame:
+    def _compose(self) -> Frame:
+        parts = self._sources.answered
+        stats = joined([stats for _, stats in parts])
+        models = self._sources.models()
         if stats is None:
             self._rates.clear()
         else:
             self._rates.add(stats)
         previous = self.frame
-        requests, n_hidden = compose.rows(stats, self._answers, self._wall_offset_s, previous.requests if previous else ())
+        requests, n_hidden = compose.rows(parts, self._answers, self._wall_offset_s, previous.requests if previous else ())
         return Frame(
             seq=previous.seq + 1 if previous else 1,
             time_s=round(self._sampled_s + self._wall_offset_s, 3),
-            age_s=round(self.source.age_s, 2),
+            age_s=round(self._sources.age_s, 2),
             control=self._control,
-            model=self.source.model(),
+            model=models[0],
+            models=models,
             totals=compose.totals(stats) if stats else TotalsSection(),
             rates=self._rates.rates() if stats else RatesSection(),
             latency=self._answers.latency(),

@@ -1,4 +1,4 @@
-"""Where samples come from: the model host, and the one question that may take long, `engine.stats()`.
+"""Where samples of one model come from: its host, and the one question that may take long, `engine.stats()`.
 
 The question is asked of the engine thread, which answers between two steps. While a long step runs, the last answer
 stands and grows old; nobody waits for it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from app.stats.answers import Answers
@@ -17,12 +18,13 @@ from engine.stats import EngineStats
 
 
 class Host(Protocol):
-    """What the feed needs of app.host.ModelHost."""
+    """What the feed needs of app.models.host.ModelHost."""
 
     name: str
     state: str
     progress: float
     error: PagewellError | None
+    waits_for: tuple[str, ...]
     on_ready: list[Callable[[Any], None]]
     on_unload: list[Callable[[Any], None]]
 
@@ -37,6 +39,7 @@ class Source:
     def __init__(self, host: Host, answers: Answers, clock: Callable[[], float]) -> None:
         self._host = host
         self._answers = answers
+        self._observe = partial(answers.observe, model=host.name)
         self._clock = clock
         self._engine: Any = None
         self._question: asyncio.Task[EngineStats] | None = None
@@ -47,6 +50,11 @@ class Source:
         """Why the engine could not answer."""
         host.on_ready.append(self._adopt)
         host.on_unload.append(lambda _: self._leave())
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self._host.name
 
     @property
     def engine(self) -> Any:
@@ -84,7 +92,8 @@ class Source:
         host = self._host
         if self._engine is None or self.failure:
             state, error = ("failed", self.failure) if self.failure else (host.state, str(host.error or ""))
-            return ModelSection(state=state, name=host.name, progress=round(host.progress, 3), error=error)
+            waits_for = tuple(host.waits_for) if state == "waiting" else ()
+            return ModelSection(state=state, name=host.name, progress=round(host.progress, 3), error=error, waits_for=waits_for)
         info = self._engine.info
         return ModelSection(
             state="ready",
@@ -112,7 +121,7 @@ class Source:
     def _adopt(self, engine: Any) -> None:
         self._leave()
         self._engine = engine
-        engine.observers.append(self._answers.observe)
+        engine.observers.append(self._observe)
 
     def _leave(self) -> None:
         if self._engine is None:
@@ -120,6 +129,6 @@ class Source:
         if self._question is not None:
             self._question.cancel()
             self._question = None
-        self._engine.observers.remove(self._answers.observe)
-        self._answers.forget_live()
+        self._engine.observers.remove(self._observe)
+        self._answers.forget_live(self.name)
         self._engine, self.stats, self.failure = None, None, ""

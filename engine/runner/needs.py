@@ -93,7 +93,8 @@ def _row_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
         mixer = max(mixer, 3 * recurrent.conv_channels + 2 * recurrent.n_heads * recurrent.head_dim + 2 * repeated)
     mlp = 3 * model.intermediate_size
     if (experts := model.experts) is not None:
-        mlp = max(mlp, 3 * (experts.routing.n_used * experts.width + experts.shared_width))
+        # Results of each expert, and its input in integers: of the MLP's first half, then of its second.
+        mlp = max(mlp, 3 * experts.routing.n_used * (experts.width + model.hidden_size) // 2 + 3 * experts.shared_width)
     return (4 * model.hidden_size + mlp + mixer) * max(dtype.itemsize, 4)
 
 

@@ -13,16 +13,16 @@ from msgspec import structs
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError
 from engine.kv.groups import KVGroup
 from engine.kv.storage import GroupStorage, HostStorage, JoinedStorage, KVStorage, StateStorage, Storage
-from engine.models import latent, registry
+from engine.models import registry
 from engine.models.operators import Operators
 from engine.quant import on_load
-from engine.runner import memory, threads
+from engine.runner import threads
 from engine.runner.graphs import RecordedStep, Unrecordable
 from engine.runner.inputs import StepBuffers
-from engine.runner.needs import PROMPT_ROWS, text_bytes
+from engine.runner.needs import PROMPT_ROWS
+from engine.runner.prediction import predict, weigh
 from engine.runner.steps import EagerStep, Step
 from engine.sample.logprobs import token_logprobs
 from engine.sample.sampler import Sampler
@@ -30,7 +30,6 @@ from engine.types import Entry, Moves, Sampled, StepPlan, StepResult, TokenLogpr
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.config import KVShape
 from engine.weights.loader import fill
-from engine.weights.packed import making_bytes, packed_bytes
 from kernels.cpu import launch
 
 log = logging.getLogger(__name__)
@@ -44,33 +43,23 @@ class ModelRunner:
         progress: Callable[[int, int], None] | None = None,
         *,
         n_vocab: int | None = None,
+        promised_bytes: int = 0,
     ) -> None:
         """Fit the cache, build the model, fill it. progress(done, total) counts bytes of weights.
 
-        n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. Raises
-        ConfigError for settings that cannot be had here, ModelLoadError, KernelMissing.
+        n_vocab: ids the tokenizer knows; rows of the output matrix past them are padding and never drawn. promised_bytes: what
+        other models of this process may yet take of the memory that is free. Raises ConfigError for settings that cannot be had
+        here, ModelLoadError, KernelMissing.
         """
         checkpoint = on_load.opened(checkpoint, config)
         self.model_config = model = checkpoint.config
-        self.device = device_of(config)
-        self.dtype = _dtype(config.dtype, torch.float32 if self.device.type == "cpu" else torch.bfloat16)
-        self.kv_dtype = _dtype(config.kv_cache_dtype, _kv_default(config, self.device, self.dtype))
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
-        dense = config.quantization == "none"
-        has_text = n_vocab is not None  # its tokenizer is there already, in what is no longer free
-        self.weights_bytes = on_load.weights_bytes(checkpoint, "none" if dense else "auto", self.dtype)
-        self.weights_bytes += 0 if dense else latent.widened_bytes(checkpoint)
+        # Its tokenizer is there already, in what is no longer free.
+        predicted = predict(config, weigh(checkpoint, config), promised=promised_bytes, has_text=n_vocab is not None)
+        self.device, self.dtype, self.kv_dtype = predicted.device, predicted.dtype, predicted.kv_dtype
+        self.weights_bytes = predicted.weights_bytes
         self.digest = checkpoint.digest
-        self.budget = memory.fit(
-            config,
-            model,
-            model_bytes=self.weights_bytes if dense else packed_bytes(checkpoint),
-            free=memory.free_bytes(self.device) + (text_bytes(model) if has_text and self.device.type == "cpu" else 0),
-            device=self.device,
-            dtype=self.dtype,
-            kv_dtype=self.kv_dtype,
-            packing_bytes=max((making_bytes(checkpoint, name) for name in checkpoint.names()), default=0),
-        )
+        self.budget = predicted.budget
         self.config = config = structs.replace(
             config, max_num_seqs=self.budget.max_num_seqs, max_num_batched_tokens=self.budget.max_num_batched_tokens
         )
@@ -190,15 +179,6 @@ class ModelRunner:
         return tuple(result)
 
 
-def device_of(config: EngineConfig) -> torch.device:
-    """Where the model runs. Raises ConfigError for a GPU that is not there."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, but torch sees no CUDA device here.", "Set --device cpu, or leave it out.")
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
-
-
 def _explained(ops: Operators) -> tuple[str, str, str]:
     """(operators that run in plain torch, why, what helps)"""
     if launch.missing is not None:
@@ -214,14 +194,3 @@ def _explained(ops: Operators) -> tuple[str, str, str]:
 def _warn_of_plain_torch(ops: str, reasons: str, remedy: str) -> None:
     """Once in a process, for a model may be loaded again."""
     log.warning("Plain torch computes %s, many times slower than native operators: %s. %s", ops, reasons, remedy)
-
-
-def _kv_default(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Attention of many or long answers takes as long as reading the cache does, and float16 halves it; its ten bits are more
-    than activations keep in the products. Exact runs keep all."""
-    narrow = device.type == "cpu" and dtype == torch.float32 and config.kernel_precision == "fast"
-    return torch.float16 if narrow else dtype
-
-
-def _dtype(name: str, default: torch.dtype) -> torch.dtype:
-    return {"auto": default, "fp8_e4m3": torch.float8_e4m3fn}.get(name) or getattr(torch, name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 from app.errors import ModelFailed, ModelLoading
@@ -83,6 +84,7 @@ class ScriptedHost:
 
     def __init__(self, engine: ScriptedEngine, state: str = "ready") -> None:
         self.name = "scripted-1B"
+        self.model = None
         self.state = state
         self.progress = 1.0 if state == "ready" else 0.4
         self.error = PagewellError("The file is damaged.", "Download it again.") if state == "failed" else None
@@ -92,13 +94,13 @@ class ScriptedHost:
     def info(self) -> SimpleNamespace | None:
         return self._engine.info if self.state == "ready" else None
 
-    @property
-    def engine(self) -> ScriptedEngine:
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[ScriptedEngine]:
         if self.state == "failed":
             raise ModelFailed("The model scripted-1B could not be loaded: the file is damaged.", "Download it again.")
         if self.state == "loading":
             raise ModelLoading("The model is loading.", 1)
-        return self._engine
+        yield self._engine
 
 
 def _render(chat: list[dict[str, str]], *, add_generation_prompt: bool, continue_final: bool) -> str:

@@ -134,7 +134,7 @@ def test_binding_an_address_that_is_not_ours() -> None:
 
 
 def test_the_welcome_names_the_next_three_things() -> None:
-    text = welcome(make({"port": 8123, "served_model_name": "m", "api_key": "secret"}), 8192)
+    text = welcome(make({"port": 8123, "api_key": "secret"}), "m", 8192)
     assert "http://127.0.0.1:8123/\n" in text
     assert "curl -N http://127.0.0.1:8123/v1/chat/completions" in text and "$PAGEWELL_API_KEY" in text
     assert 'pagewell top --url http://127.0.0.1:8123 --api-key "$PAGEWELL_API_KEY"' in text

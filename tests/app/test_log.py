@@ -15,8 +15,8 @@ PROGRAM = """
 import logging, structlog
 from app import log
 log.configure("info")
-logging.getLogger("app.host").info("Loaded %s", "m", extra={"seconds": 2})
-logging.getLogger("app.host").debug("not shown")
+logging.getLogger("app.models.host").info("Loaded %s", "m", extra={"seconds": 2})
+logging.getLogger("app.models.host").debug("not shown")
 logging.getLogger("httpx").info("not shown either")
 structlog.get_logger("app.chat").warning("odd", chat="c1")
 def fail():

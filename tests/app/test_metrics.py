@@ -6,13 +6,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from app.metrics import _Gauges
+from app.gauges import Gauges
 from tests.app.http.test_surfaces import samples
 from tests.app.stats.test_compose import different_stats
 
 
 def read(stats: Any) -> dict[str, float]:
-    registry, gauges = CollectorRegistry(), _Gauges("m")
+    registry, gauges = CollectorRegistry(), Gauges("m")
     gauges.stats = stats
     registry.register(gauges)
     return samples(generate_latest(registry).decode())

@@ -247,3 +247,36 @@ def test_the_readme_has_every_setting() -> None:
 def test_settings_need_no_torch() -> None:
     code = f"import sys, {module.__name__}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_one_model_has_settings_of_its_own_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "serving_config.toml"
+    file.write_text('[serving]\nmax_model_len = 1024\n[models."Qwen2.5-7B"]\nmax_model_len = 512\nkv-cache-dtype = "int8"\n')
+    made = load(config=file, environ={})
+    assert (made.engine.max_model_len, made.engine_for("qwen2.5-7b").max_model_len) == (1024, 512)
+    assert made.engine_for("other").max_model_len == 1024
+    won = load(config=file, environ={"PAGEWELL_MAX_MODEL_LEN": "64"}).engine_for("qwen2.5-7b")
+    assert (won.max_model_len, won.kv_cache_dtype) == (64, "int8"), "the environment wins over every table"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[models."m"]\nthreads = 2\n', "cannot have 'threads'"),
+        ('[models."m"]\nmax_model_length = 2\n', "Did you mean 'max_model_len'"),
+        ('[models."m"]\nmax_model_len = "long"\n', "max_model_len"),
+        ('[models."m"]\nmax_num_batched_tokens = 16\n', "max_num_batched_tokens"),
+        ("[models.qwen2.5-7b]\nmax_model_len = 64\n", r'needs quotes: \[models."qwen2.5-7b"\]'),
+        ("models = 3\n", "holds a table for each model"),
+        ("[models]\nm = 3\n", "holds a table for each model"),
+        ('[orchestrator]\nmodel_aliases = ["coder"]\n', "NAME=MODEL"),
+        ('[orchestrator]\nmodel_aliases = ["a=b", "A=c"]\n', "twice"),
+        ('[orchestrator]\nmodel_aliases = ["a b=c"]\n', "NAME=MODEL"),
+    ],
+)
+def test_what_is_wrong_about_single_models_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "serving_config.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as wrong:
+        load(config=file, environ={})
+    assert re.search(said, str(wrong.value)), wrong.value

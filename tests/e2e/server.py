@@ -73,6 +73,9 @@ def surroundings(home: Path) -> dict[str, Any]:
     nowhere.mkdir(exist_ok=True)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PAGEWELL_")}
     env |= {"PAGEWELL_HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    # Nor are models found that other programs of this person have.
+    env |= {"HOME": str(home), "OLLAMA_MODELS": str(home / "ollama"), "HF_HOME": str(home / "hub")}
+    env["HF_ENDPOINT"] = "http://127.0.0.1:9"  # and no hub is asked
     return {"cwd": nowhere, "env": env}
 
 

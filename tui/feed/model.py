@@ -17,7 +17,7 @@ FREE, USED, SHARED, CACHED, PINNED = range(5)
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     state: str
-    """loading, ready, unloaded or failed."""
+    """unloaded, waiting (for answers of other models to end), loading, ready or failed."""
     name: str = ""
     progress: float = 0.0
     error: str = ""
@@ -32,6 +32,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """How window, cache and batch were fitted, in words."""
     kv_groups: dict[str, int] = {}
     """What layers need, and the blocks that they have for it, in the order of the blocks."""
+    waits_for: tuple[str, ...] = ()
+    """Models that have to leave before this one comes."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +113,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     index: int
     id: str
+    model: str = ""
+    """Which one answers it; older servers have but one and do not say."""
     state: str
     """pending, running, preempted, completed, aborted or failed."""
     n_prompt: int
@@ -183,6 +187,14 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[RequestRow, ...]
     n_hidden: int
     blocks: tuple[Run, ...]
+    models: tuple[Model, ...] = ()
+    """The main one, those in memory, on their way, and whose load has failed; those in memory first, in the order of the
+    blocks. `model` is the first."""
+
+    @property
+    def loaded(self) -> tuple[Model, ...]:
+        """Models in memory."""
+        return tuple(model for model in self.models or (self.model,) if model.state == "ready")
 
 
 class KeyFrame(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +209,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
     age_s: float
     model: Model | UnsetType = UNSET
+    models: tuple[Model, ...] | UnsetType = UNSET
     totals: Totals | UnsetType = UNSET
     rates: Rates | UnsetType = UNSET
     latency: Latency | UnsetType = UNSET

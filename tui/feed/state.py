@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from tui.feed.model import HISTORY_S, Delta, Frame, KeyFrame, Patch, Point, Run
 
-_SECTIONS = ("model", "totals", "rates", "latency", "process", "n_hidden")
+_SECTIONS = ("model", "models", "totals", "rates", "latency", "process", "n_hidden")
 
 _key_decoder = msgspec.json.Decoder(KeyFrame)
 _delta_decoder = msgspec.json.Decoder(Delta)

@@ -12,9 +12,10 @@ from textual.strip import Strip
 
 from tui import shade
 from tui.blocks import EMPTY, Place, blocks_per_place, places
-from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED, Frame
+from tui.feed.model import CACHED, FREE, PINNED, SHARED, USED, Frame, Model
 from tui.hues import Hues
 from tui.look import MARKS, STATE_NAMES, TILES
+from tui.text import plain
 from tui.widgets.paint import Painted
 
 
@@ -125,9 +126,9 @@ class BlockMap(Painted):
 
     def _caption(self, frame: Frame) -> None:
         """Title and legend; both repaint the whole widget, so nothing in them may change from frame to frame."""
-        groups = frame.model.kv_groups
-        n_blocks = ", ".join(f"{n:,} {name}" for name, n in groups.items()) if len(groups) > 1 else f"{frame.totals.n_blocks:,}"
-        title = f"KV blocks  {n_blocks} × {frame.model.block_size} tokens"
+        several = len(frame.loaded) > 1
+        parts_of = (_blocks(model, None if several else frame.totals.n_blocks) for model in frame.loaded)
+        title = f"KV blocks  {' + '.join(parts_of)}"
         if self._layout.per_place > 1:
             title += f"  ({self._layout.per_place} blocks a place)"
         self.border_title = title
@@ -144,3 +145,14 @@ class BlockMap(Painted):
         palette = self.palette
         colours = {PINNED: palette.accent, CACHED: palette.cached, FREE: palette.faint}
         return glyph, colours.get(state, palette.owners[0])
+
+
+def _blocks(model: Model, n_blocks: int | None) -> str:
+    """How many blocks a model has for what, and of how many tokens. n_blocks: in all, where it is the only one; else its name
+    tells it from others."""
+    groups = model.kv_groups
+    counts = ", ".join(f"{n:,} {name}" for name, n in groups.items())
+    if len(groups) < 2:
+        counts = f"{sum(groups.values()) if n_blocks is None else n_blocks:,}"
+    name = f"{plain(model.name, 24)}: " if n_blocks is None else ""
+    return f"{name}{counts} × {model.block_size} tokens"

@@ -58,6 +58,10 @@ class HeaderLine(Painted):
                 Part(f"{text.count(model.n_params)} params" if model.n_params else "", palette.muted, 7),
                 Part(f"{model.max_model_len:,} window", palette.muted, 6),
             ]
+        for other in frame.models[1:]:
+            look = MODELS.get(other.state, MODELS["failed"])
+            share = f" {text.share(other.progress)}" if other.state == "loading" else ""
+            parts.append(Part(f"{look.mark} {text.plain(other.name, 24)}{share}", getattr(palette, look.colour), 2))
         return parts
 
     def _freshness(self) -> Part:

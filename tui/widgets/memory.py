@@ -53,6 +53,7 @@ class MemoryCard(Painted):
     def _figures(self, frame: Frame) -> list[Text]:
         """Lines of figures, the most telling first."""
         palette, totals, process = self.palette, frame.totals, frame.process
+        kv_bytes, weights_bytes = sum(m.kv_bytes for m in frame.loaded), sum(m.weights_bytes for m in frame.loaded)
         counts = Text("  ").join(
             Text(MARKS[state], colour).append(f" {text.count(n_blocks)}", palette.text)
             for state, n_blocks, colour in self._parts(totals)
@@ -77,7 +78,7 @@ class MemoryCard(Painted):
             ("cpu ", f"{process.cpu_cores:.1f}/{process.n_cores}", "  rss ", text.size(process.rss_bytes)),
             ("to host ", text.size(totals.to_host_bytes), "  back ", text.size(totals.from_host_bytes)),
             ("to disk ", text.size(totals.to_disk_bytes), "  back ", text.size(totals.from_disk_bytes)),
-            ("KV ", text.size(frame.model.kv_bytes), "  weights ", text.size(frame.model.weights_bytes)),
+            ("KV ", text.size(kv_bytes), "  weights ", text.size(weights_bytes)),
             ("memory ", f"{text.size(process.host_used_bytes)} of {text.size(process.host_total_bytes)}"),
         )
         lines = [counts]

@@ -66,6 +66,10 @@ class Notice(Painted):
                 filled = round(model.progress * 40)
                 advice = [("━" * filled + "─" * (40 - filled) + f" {share(model.progress):>4}", palette.accent)]
                 headline = f"{name} is loading"
+            case "waiting":
+                headline = f"{name} waits for room"
+                names = ", ".join(plain(name, 30) for name in model.waits_for)
+                advice = [(f"Answers of {names} end first." if names else "Another model is loading.", palette.text)]
             case "unloaded":
                 headline = f"{name} is unloaded"
                 advice = [("Nobody asked for a while, so its memory was given back.", palette.text)]

@@ -39,7 +39,7 @@ class RequestTable(DataTable[object]):
         self.order = 0
         """Index into columns.ORDERS."""
         self.needle = ""
-        """Rows whose id or state does not contain it are hidden."""
+        """Rows whose id, state or model does not contain it are hidden."""
         self._frame: Frame | None = None
         self._hues = Hues(1)
         self._rows: dict[Key, RequestRow] = {}
@@ -71,7 +71,8 @@ class RequestTable(DataTable[object]):
         if frame is None or self.size.width == 0:
             return
         selected = self.selected
-        self._fit_columns()
+        names = {row.model for row in frame.requests if row.model} | {model.name for model in frame.loaded}
+        self._fit_columns(several=len(names) > 1)
         rows = self._wanted(frame)
         with self.app.batch_update():
             for key in [key for key in self._rows if key not in rows]:
@@ -89,7 +90,7 @@ class RequestTable(DataTable[object]):
         """Rows that pass the filter, in order."""
         needle = self.needle.casefold()
         sort_key = columns.ORDERS[self.order][1]
-        shown = (r for r in frame.requests if needle in f"{columns.name(r)} {r.state}".casefold())
+        shown = (r for r in frame.requests if needle in f"{columns.name(r)} {r.state} {r.model}".casefold())
         return {row.key: row for row in sorted(shown, key=sort_key)}
 
     def _put(self, key: Key, row: RequestRow, now_s: float) -> None:
@@ -125,14 +126,14 @@ class RequestTable(DataTable[object]):
             rank = {key: place for place, key in enumerate(order)}
             self.sort("mark", key=lambda mark: rank[mark.key])
 
-    def _fit_columns(self) -> None:
+    def _fit_columns(self, *, several: bool) -> None:
         """Columns for this width; the table starts anew when they or the theme change."""
         width = self.size.width - self.styles.scrollbar_size_vertical
-        shape = (width, self.app.theme)
+        shape = (width, self.app.theme, several)
         if shape == self._shape:
             return
         self._shape = shape
-        chosen = [column for column in columns.COLUMNS if width >= column.min_width]
+        chosen = [column for column in columns.COLUMNS if width >= column.min_width and (several or not column.for_several)]
         fixed = [column for column in chosen if column.width]
         rest = max(columns.MIN_ID_WIDTH, width - 2 - sum(column.width for column in fixed))
         air = max(0, rest - columns.MAX_ID_WIDTH) // len(fixed)

@@ -54,6 +54,10 @@ class GGUFTensor:
     n_bytes: int
 
 
+class HeaderCut(ModelLoadError):
+    """The file ends before its header does."""
+
+
 class GGUFFile:
     """An opened file. `metadata` has Python values, `tensors` are by name, in the file's order.
 
@@ -226,10 +230,11 @@ class GGUFFile:
         if most is not None and count > most:
             self._fail(f"The {field!r} counts {count} items, more than {most}.")
         if count > (self._size - self._at) // least_bytes:
-            self._fail(f"The {field!r} counts {count} items, more than the rest of the file can hold.")
+            what = f"The {field!r} counts {count} items, more than the rest of the file can hold."
+            raise HeaderCut(f"{self.path}: {what}", "The file is damaged; download it again.")
 
     def _truncated(self, field: str) -> NoReturn:
-        self._fail(f"The file ends within {field!r}.", "The file is incomplete; download it again.")
+        raise HeaderCut(f"{self.path}: The file ends within {field!r}.", "The file is incomplete; download it again.")
 
     def _fail(self, what: str, hint: str = "The file is damaged; download it again.") -> NoReturn:
         raise ModelLoadError(f"{self.path}: {what}", hint)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app import paths
-from app.catalog import bundled, disk, library
+from app.catalog import bundled, disk, library, pulling
 from engine.errors import ModelLoadError
 from tests import models
 
@@ -55,7 +55,7 @@ def test_what_is_no_model_is_refused_with_a_reason(tmp_path: Path) -> None:
     cases = {
         tmp_path / "none": "There is no file or folder",
         put(tmp_path / "weights.bin"): "is no GGUF file",
-        put(tmp_path / "m-00001-of-00003.gguf"): "one part of a split GGUF",
+        put(tmp_path / "m-00001-of-00003.gguf"): "one of 3 parts, of which 2 are missing: m-00002-of-00003.gguf",
         tmp_path / "two": "holds 2 models: a.gguf, b.gguf",
         tmp_path / "old": "holds no model",
     }
@@ -153,12 +153,12 @@ def test_the_bundled_model_goes_by_its_name() -> None:
     (folder / bundled.FILE_NAME).symlink_to(models.smollm2())
     model = library.locate(bundled.NAME)
     assert (model.name, model.n_bytes) == (bundled.NAME, bundled.N_BYTES)
-    assert library.pull(bundled.NAME) == model
+    assert pulling.pull(bundled.NAME) == model
 
 
 def test_describe_reads_the_real_header() -> None:
     from app.catalog.inspect import describe
 
     facts = describe(disk.open_path(models.smollm2()))
-    assert (facts["family"], facts["parameters"], facts["layers"]) == ("llama", 134_515_008, 30)
+    assert (facts["family"], facts["n_parameters"], facts["n_layers"]) == ("llama", 134_515_008, 30)
     assert facts["chat_template"] == "yes"

@@ -16,6 +16,7 @@ from app.chat import ChatPlugin
 from app.chat.events import Changes
 from app.chat.service import ChatService
 from app.chat.views import Views
+from app.models.pool import ModelPool
 from tests.app.scripted import ScriptedEngine, ScriptedHost, until
 
 HTMX = {"HX-Request": "true"}
@@ -77,7 +78,7 @@ def article(html: str, n: int = -1) -> str:
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     engine = ScriptedEngine()
     host = ScriptedHost(engine)
-    plugin = ChatPlugin(host, tmp_path / "pagewell.db")
+    plugin = ChatPlugin(ModelPool(host), tmp_path / "pagewell.db")
     app = Litestar(plugins=[plugin], logging_config=None)
     transport = ASGITransport(app)  # type: ignore[arg-type]
     started, done = asyncio.Event(), asyncio.Event()

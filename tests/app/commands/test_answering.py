@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 
 from app import client
 from app import settings as app_settings
+from app.catalog.disk import LocalModel
 from app.client import NoServer, served_names
 from app.commands.answering import LocalAnswerer, Sampling, ServerAnswerer
 from app.commands.chat import Conversation, _answerer
@@ -135,7 +137,7 @@ def answerer_at(monkeypatch: pytest.MonkeyPatch, found: Callable[..., Awaitable[
 
     monkeypatch.setattr(client, "served_names", found)
     monkeypatch.setattr(LocalAnswerer, "load", load)
-    monkeypatch.setattr("app.catalog.library.locate", lambda name: name)
+    monkeypatch.setattr("app.catalog.library.locate", lambda name, _: LocalModel(name, Path(name), "gguf", 0, False))
     with asyncio.Runner() as runner, _answerer(runner, app_settings.make(), ("http://x", None), None, **options) as answerer:
         yield answerer
 

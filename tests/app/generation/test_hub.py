@@ -35,7 +35,7 @@ class Bench:
         self.database = database
         self.engine = engine
         self.host = ScriptedHost(engine, state)
-        self.hub = GenerationHub(self.host, GenerationLog(database))
+        self.hub = GenerationHub(GenerationLog(database))
 
     async def start(self, text: str = "", chat: list[dict[str, str]] = CHAT) -> Live:
         async with self.database.session() as session:
@@ -46,7 +46,7 @@ class Bench:
             session.add(message)
             await session.commit()
         live = Live(message.generation.id, message.id, conversation.id, text)
-        self.hub.start(live, chat, SamplingParams())
+        self.hub.start(live, self.host, chat, SamplingParams())
         return live
 
     async def rows(self, live: Live) -> tuple[str, Generation]:
@@ -145,7 +145,7 @@ async def test_a_crash_leaves_the_text_of_a_second_ago_and_the_next_start_says_i
     async with asyncio.timeout(1.5):
         while (await bench.rows(live))[0] != "kept":
             await asyncio.sleep(0.05)
-    next_life = GenerationHub(bench.host, GenerationLog(bench.database))
+    next_life = GenerationHub(GenerationLog(bench.database))
     await next_life.open()
     text, generation = await bench.rows(live)
     assert (text, generation.state) == ("kept", State.INTERRUPTED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from litestar.testing import AsyncTestClient
 
 from app import settings
 from app.asgi import create_app
-from app.host import ModelHost, Progress
+from app.models.host import ModelHost, Progress
+from app.models.memory import Memory, reserved_bytes
+from app.models.pool import ModelPool
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -26,6 +29,8 @@ from tests.engine.fake_runner import VOCAB_SIZE, ByteTokenizer, FakeRunner
 
 URL = "http://127.0.0.1:8000"
 WINDOW = 256
+ROOM = 10 << 20
+"""Bytes of memory for models."""
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if not loop.last or add_generation_prompt %}\n{% endif %}"
     "{% endfor %}{% if tools %}[{{ tools | length }} tools]{% endif %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -76,6 +81,7 @@ class Server:
     app: Litestar
     host: ModelHost
     runner: FakeRunner
+    pool: ModelPool
     url: str = ""
 
     @property
@@ -93,19 +99,36 @@ def make_server(
     load: Callable[[Progress], Any] | None = None,
     idle_timeout_s: float = 0.0,
     engine: dict[str, Any] | None = None,
+    others: tuple[str, ...] = (),
+    together: bool = False,
     **values: Any,
 ) -> Server:
-    """`values` are settings; `engine` are fields of EngineConfig; `load` replaces the loading of the fake model."""
+    """`values` are settings; `engine` are fields of EngineConfig; `load` replaces the loading of the fake model; `others` are
+    names of more models, which fit into memory `together` or one at a time."""
     config = EngineConfig(debug_checks=True, **(engine or {}))
-    runner = FakeRunner(n_blocks, 4, window, step_s=step_s, end_every=end_every)
-    tokenizer: Any = Tokenizer()
 
-    async def load_fake(_: Progress) -> AsyncEngine:
-        template = ChatTemplate(TEMPLATE, bos_token="", eos_token="")
-        return AsyncEngine(lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info(runner), config)
+    def make_host(name: str, load: Callable[[Progress], Any] | None) -> tuple[ModelHost, FakeRunner]:
+        runner = FakeRunner(n_blocks, 4, window, step_s=step_s, end_every=end_every)
+        tokenizer: Any = Tokenizer()
 
-    host = ModelHost(load or load_fake, name="fake", idle_timeout_s=idle_timeout_s)
-    return Server(create_app(settings.make(values), host), host, runner)
+        async def load_fake(_: Progress) -> AsyncEngine:
+            template = ChatTemplate(TEMPLATE, bos_token="", eos_token="")
+            return AsyncEngine(
+                lambda emit: EngineCore(config, runner, tokenizer, emit), tokenizer, template, info(runner), config
+            )
+
+        def window_in(free: int) -> int:
+            return window if together or free >= ROOM else window // 2
+
+        return ModelHost(load or load_fake, name=name, idle_timeout_s=idle_timeout_s, window_in=window_in), runner
+
+    host, runner = make_host("fake", load)
+    more = [make_host(name, None)[0] for name in others]
+    memory = Memory(SimpleNamespace(type="cuda"), free=lambda: ROOM - sum(map(reserved_bytes, (host, *more))))
+    pool = ModelPool(host, memory=memory)
+    for other in more:
+        pool._join(other)
+    return Server(create_app(settings.make(values), pool), host, runner, pool)
 
 
 @pytest.fixture

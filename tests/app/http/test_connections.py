@@ -159,7 +159,7 @@ def test_headers_and_first_bytes_come_at_once(live: Callable[..., Server], path:
 def test_a_stream_that_wakes_the_model_opens_at_once(
     live: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("app.host._WATCH_S", 0.02)
+    monkeypatch.setattr("app.models.host._WATCH_S", 0.02)
     monkeypatch.setattr("app.sse.SILENCE_S", 0.1)
     server = live()
     load = server.host._load

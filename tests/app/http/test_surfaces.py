@@ -101,7 +101,7 @@ async def test_while_the_model_loads_the_list_answers_and_generation_says_when_t
 
 
 async def test_an_idle_model_is_unloaded_and_loaded_again_by_the_next_request(serve: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("app.host._WATCH_S", 0.02)
+    monkeypatch.setattr("app.models.host._WATCH_S", 0.02)
     client = await serve(idle_timeout_s=0.1)
     host = client.server.host
     for _ in range(200):
@@ -117,7 +117,7 @@ async def test_an_idle_model_is_unloaded_and_loaded_again_by_the_next_request(se
 
 
 async def test_a_dead_engine_is_a_503_and_a_new_one_is_loaded(serve: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("app.host._WATCH_S", 0.02)
+    monkeypatch.setattr("app.models.host._WATCH_S", 0.02)
     client = await serve()
     host, dead, go = client.server.host, client.server.engine, threading.Event()
     load = host._load

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
-from app.host import ModelHost
+from app.models.host import ModelHost
 from app.roles.decode import RemotePrefill
 from app.roles.prefill import PrefillServer
 from engine.async_engine import AsyncEngine

@@ -50,21 +50,21 @@ async def test_decode_sides_that_are_killed_cost_nothing(memory: Path) -> None:
     rng = random.Random(2)
     with forks_of("tests.app.roles.sides:run_decode") as forks:
         async with prefill(memory, step_s=0.002, lease_s=0.5, n_blocks=300) as host, decode(memory, lease_s=0.5) as side:
-            exchange = host.engine._core.exchange
+            exchange = host.current._core.exchange
             for n in range(N_KILLS):
                 n_before = exchange.n_stored + rng.randrange(1, 120)
-                in_mid_prompt = [lambda: host.engine.n_live, lambda n_before=n_before: exchange.n_stored >= n_before]
+                in_mid_prompt = [lambda: host.current.n_live, lambda n_before=n_before: exchange.n_stored >= n_before]
                 peer = await asyncio.to_thread(forks.start, str(memory), str(1000 + 10 * n))
                 await until(in_mid_prompt[n % 2], ANSWER_S)
                 forks.kill(peer)
-                assert host.engine.is_alive
+                assert host.current.is_alive
             async with asyncio.timeout(ANSWER_S):
                 output = await side.ask(prompt(0))
             assert output.outputs[0].text == await expect(0) and side.outcomes == {"done": 1}
-            await until_idle(host.engine)
-            counters = (await host.engine.stats()).counters
+            await until_idle(host.current)
+            counters = (await host.current.stats()).counters
             assert counters.n_aborted > 5 and counters.n_finished > 5, counters
-            kv = host.engine._core.kv
+            kv = host.current._core.kv
             assert (
                 not (kv.memories[0].host._held or kv.memories[0].host.reserved) and kv.exchange.n_settled == kv.exchange._n_asked
             )

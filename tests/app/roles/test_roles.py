@@ -44,12 +44,12 @@ async def test_a_long_prompt_is_computed_by_the_prefill_side_and_the_text_is_tha
             assert output.outputs[0].text == await expect(i)
             assert output.usage.n_cached == HANDED_OVER
         assert side.outcomes == {"done": 3}
-        ours, theirs = (await side.engine.stats()).counters, (await host.engine.stats()).counters
+        ours, theirs = (await side.engine.stats()).counters, (await host.current.stats()).counters
         assert ours.prompt_tokens == 3 * (N_PROMPT - HANDED_OVER), "the decode side computed the ends only"
         assert theirs.prompt_tokens == 3 * N_PROMPT
         assert ours.n_fetched == theirs.n_stored == 3 * HANDED_OVER // BLOCK
         await until_idle(side.engine)
-        await until_idle(host.engine)
+        await until_idle(host.current)
         await until(lambda: blocks_in(memory) == 0)
     assert list(memory.iterdir()) == [], "something was left in shared memory"
 
@@ -65,10 +65,10 @@ async def test_many_at_once_get_their_own(memory: Path) -> None:
 async def test_of_what_continues_a_known_text_only_the_rest_is_handed_over(memory: Path) -> None:
     async with prefill(memory) as host, decode(memory) as side:
         await side.ask(prompt(1))
-        before = (await host.engine.stats()).counters.n_stored
+        before = (await host.current.stats()).counters.n_stored
         output = await side.ask(prompt(1) + prompt(2, 400))
         assert output.usage.n_cached == (N_PROMPT + 400 - 1) // BLOCK * BLOCK and side.outcomes == {"done": 2}
-        assert (await host.engine.stats()).counters.n_stored - before <= 400 // BLOCK + 1
+        assert (await host.current.stats()).counters.n_stored - before <= 400 // BLOCK + 1
 
 
 async def test_a_short_prompt_and_a_known_one_and_one_for_its_logprobs_are_not_asked_for(memory: Path) -> None:
@@ -84,19 +84,19 @@ async def test_a_short_prompt_and_a_known_one_and_one_for_its_logprobs_are_not_a
 async def test_salts_are_kept_apart_and_priorities_passed_on(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with prefill(memory) as host, decode(memory) as side:
         seen = []
-        real = host.engine.submit
+        real = host.current.submit
 
         def submit(*args, **knobs):
             seen.append((knobs["cache_salt"], knobs["priority"]))
             return real(*args, **knobs)
 
-        monkeypatch.setattr(host.engine, "submit", submit)
+        monkeypatch.setattr(host.current, "submit", submit)
         first = await side.ask(prompt(1), cache_salt="alice", priority=-3)
         assert first.usage.n_cached == HANDED_OVER and seen == [("alice", -3)]
         for salt in ("bob", ""):
-            before = (await host.engine.stats()).counters.prompt_tokens
+            before = (await host.current.stats()).counters.prompt_tokens
             output = await side.ask(prompt(1), cache_salt=salt, priority=2)
-            assert (await host.engine.stats()).counters.prompt_tokens == before + N_PROMPT, "another salt's KV was used"
+            assert (await host.current.stats()).counters.prompt_tokens == before + N_PROMPT, "another salt's KV was used"
             assert output.outputs[0].text == first.outputs[0].text
         assert seen[1:] == [("bob", 2), ("", 2)]
 
@@ -130,7 +130,7 @@ async def test_who_takes_too_long_is_not_waited_for_and_what_is_there_is_taken(m
         output = await side.ask(prompt(1, 2000))
         assert output.outputs[0].text == await expect(1, 2000)
         assert side.outcomes == {"late": 1} and 0 < output.usage.n_cached < 1900
-        await until_idle(host.engine)
+        await until_idle(host.current)
 
 
 async def test_what_takes_longer_than_a_lease_is_handed_over_whole(memory: Path) -> None:
@@ -146,7 +146,7 @@ async def test_one_that_knows_less_leaves_it_to_who_asks(memory: Path) -> None:
         async with prefill(memory) as host:
             output = await side.ask(prompt(1, 1200) + prompt(2, 300))
             assert side.outcomes == {"absent": 1, "declined": 1} and output.usage.n_cached == 1200
-            assert (await host.engine.stats()).counters.n_requests == 0
+            assert (await host.current.stats()).counters.n_requests == 0
 
 
 async def test_memory_that_is_too_small_costs_the_rest_and_is_said(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -159,7 +159,7 @@ async def test_memory_that_is_too_small_costs_the_rest_and_is_said(memory: Path,
 
 async def test_a_prefill_side_whose_window_is_smaller_says_why(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with prefill(memory) as host, decode(memory) as side:
-        host.engine.info = structs.replace(host.engine.info, max_model_len=500)
+        host.current.info = structs.replace(host.current.info, max_model_len=500)
         assert (await side.ask(prompt(1))).outputs[0].text == await expect(1)
         assert side.outcomes == {"failed": 1} and "could not compute a prompt" in caplog.text
 
@@ -167,11 +167,11 @@ async def test_a_prefill_side_whose_window_is_smaller_says_why(memory: Path, cap
 async def test_a_client_that_leaves_frees_both_sides(memory: Path) -> None:
     async with prefill(memory, step_s=0.02) as host, decode(memory) as side:
         stream = side.engine.submit(prompt(1, 2000), SamplingParams(max_tokens=4))
-        await until(lambda: host.engine.n_live)
+        await until(lambda: host.current.n_live)
         await stream.aclose()
         await until_idle(side.engine)
-        await until_idle(host.engine)
-        assert (await host.engine.stats()).counters.n_aborted == 1
+        await until_idle(host.current)
+        assert (await host.current.stats()).counters.n_aborted == 1
 
 
 async def test_a_prefill_side_that_stops_in_the_middle_is_done_without(memory: Path) -> None:
@@ -179,7 +179,7 @@ async def test_a_prefill_side_that_stops_in_the_middle_is_done_without(memory: P
         async with prefill(memory, step_s=0.02) as host:
             asking = asyncio.create_task(side.ask(prompt(1, 2000)))
             await until(lambda: blocks_in(memory) > 4)
-            assert host.engine.n_live
+            assert host.current.n_live
         output = await asking
         assert output.outputs[0].text == await expect(1, 2000) and 0 < output.usage.n_cached < 1900
         assert side.outcomes == {"failed": 1}
@@ -303,7 +303,7 @@ async def test_who_asks_nonsense_harms_nobody(raw: bytes, memory: Path) -> None:
         assert await reader.read() == b""
         writer.close()
         assert (await side.ask(prompt(1))).usage.n_cached == HANDED_OVER
-        assert host.engine.n_live == 0
+        assert host.current.n_live == 0
 
 
 async def test_who_asks_and_hangs_up_half_the_line_has_left(memory: Path) -> None:
@@ -311,10 +311,10 @@ async def test_who_asks_and_hangs_up_half_the_line_has_left(memory: Path) -> Non
         (path,) = memory.glob("*/*/*.sock")
         reader, writer = await asyncio.open_unix_connection(path)
         await send(writer, Ask(prompt(1, 2000), 2000, "", 0))
-        await until(lambda: host.engine.n_live)
+        await until(lambda: host.current.n_live)
         writer.write_eof()
-        await until(lambda: not host.engine.n_live)
-        assert (await host.engine.stats()).counters.n_aborted == 1 and len(await reader.read()) < 100
+        await until(lambda: not host.current.n_live)
+        assert (await host.current.stats()).counters.n_aborted == 1 and len(await reader.read()) < 100
         writer.close()
 
 
@@ -334,7 +334,7 @@ async def test_several_prefill_sides_take_turns(memory: Path) -> None:
         async with prefill(memory) as two:
             for i in range(4):
                 assert (await side.ask(prompt(i))).usage.n_cached == HANDED_OVER
-            assert [(await host.engine.stats()).counters.n_requests for host in (one, two)] == [2, 2]
+            assert [(await host.current.stats()).counters.n_requests for host in (one, two)] == [2, 2]
         assert (await side.ask(prompt(5))).usage.n_cached == HANDED_OVER
 
 

@@ -88,13 +88,14 @@ class FakeEngine:
 
 
 class FakeHost:
-    """As app.host.ModelHost looks to the feed. Reading `engine` would count as use of the model, so it must not happen."""
+    """As app.models.host.ModelHost looks to the feed. Reading `engine` would count as use of the model, so it must not happen."""
 
     def __init__(self) -> None:
         self.name = "tiny"
         self.state = "loading"
         self.progress = 0.25
         self.error: Exception | None = None
+        self.waits_for: tuple[str, ...] = ()
         self.on_ready: list[Callable[[Any], None]] = []
         self.on_unload: list[Callable[[Any], None]] = []
 
@@ -106,6 +107,17 @@ class FakeHost:
         for callback in self.on_ready:
             callback(engine)
         self.state, self.progress = "ready", 1.0
+
+
+class FakePool:
+    """As app.models.pool.ModelPool looks to the feed."""
+
+    def __init__(self, *hosts: FakeHost) -> None:
+        self.hosts = list(hosts)
+
+    def each_host(self, callback: Callable[[Any], None]) -> None:
+        for host in self.hosts:
+            callback(host)
 
 
 def started(uid: int, queued_s: float = 0.0) -> Started:

@@ -101,5 +101,5 @@ def test_each_choice_of_a_request_ends_once(answers):
 
 def test_what_runs_when_the_engine_goes_has_failed(answers):
     answers.observe(started(1))
-    answers.forget_live()
+    answers.forget_live("")
     assert [answer.state for answer in answers.ended()] == ["failed"]

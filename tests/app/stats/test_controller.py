@@ -15,7 +15,7 @@ from app import settings as app_settings
 from app.errors import respond
 from app.lifespan import SERVER_STOPPING
 from app.stats import StatsPlugin
-from tests.app.stats.fakes import FakeEngine, FakeHost, request, stats
+from tests.app.stats.fakes import FakeEngine, FakeHost, FakePool, request, stats
 
 
 @asynccontextmanager
@@ -23,7 +23,7 @@ async def client(mode: str = "open", key: str | None = None):
     host = FakeHost()
     engine = FakeEngine(stats(0.0, [(1, 7), (0, -1)], [request(7)]))
     settings = app_settings.make({"permission_mode": mode, **({"api_key": key} if key else {})})
-    app = Litestar(plugins=[StatsPlugin(settings, host)], exception_handlers={Exception: respond}, logging_config=None)
+    app = Litestar(plugins=[StatsPlugin(settings, FakePool(host))], exception_handlers={Exception: respond}, logging_config=None)
     host.become_ready(engine)
     async with AsyncTestClient(app) as http:
         http.engine = engine
@@ -98,7 +98,7 @@ async def test_the_frame_tells_what_the_permission_mode_is():
 
 
 async def test_feeds_end_by_themselves_when_the_server_stops():
-    app = Litestar(plugins=[StatsPlugin(app_settings.make(), FakeHost())], logging_config=None)
+    app = Litestar(plugins=[StatsPlugin(app_settings.make(), FakePool(FakeHost()))], logging_config=None)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=5))
     serving = asyncio.create_task(server.serve())
     while not server.started:

@@ -13,7 +13,7 @@ from app.stats.frames import HISTORY_S
 from app.stats.sampler import Sampler
 from engine.errors import EngineDead
 from engine.types import FinishReason
-from tests.app.stats.fakes import Clock, FakeEngine, FakeHost, finished, request, started, stats, token
+from tests.app.stats.fakes import Clock, FakeEngine, FakeHost, FakePool, finished, request, started, stats, token
 
 FREE = (0, -1)
 
@@ -30,7 +30,7 @@ def host():
 
 @pytest.fixture
 async def sampler(host, clock):
-    sampler = Sampler(host, control="open", clock=clock, wall_clock=lambda: clock.now + 1e6)
+    sampler = Sampler(FakePool(host), control="open", clock=clock, wall_clock=lambda: clock.now + 1e6)
     yield sampler
     await sampler.stop()
 
@@ -179,7 +179,7 @@ async def test_history_ends_after_its_span(sampler, clock):
 async def test_a_sampler_nobody_listens_to_is_slow_and_wakes_at_once(host, engine, monkeypatch):
     monkeypatch.setattr(sampler_module, "QUIET_PERIOD_S", 30.0)
     monkeypatch.setattr(sampler_module, "PERIOD_S", 0.01)
-    sampler = Sampler(host, control="open")
+    sampler = Sampler(FakePool(host), control="open")
     host.become_ready(engine)
     await sampler.start()
     try:
@@ -197,7 +197,7 @@ async def test_a_sampler_nobody_listens_to_is_slow_and_wakes_at_once(host, engin
 
 async def test_a_sample_that_breaks_does_not_end_the_feed(host, engine, monkeypatch, caplog):
     monkeypatch.setattr(sampler_module, "PERIOD_S", 0.01)
-    sampler = Sampler(host, control="open")
+    sampler = Sampler(FakePool(host), control="open")
     host.become_ready(engine)
     engine.now = msgspec.structs.replace(stats(0.0, [FREE]), owners=[])
     await sampler.start()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.stats import stream
 from app.stats.sampler import Sampler
 from engine.types import FinishReason
-from tests.app.stats.fakes import Clock, FakeEngine, FakeHost, finished, request, started, stats, token
+from tests.app.stats.fakes import Clock, FakeEngine, FakeHost, FakePool, finished, request, started, stats, token
 from tui.feed.model import KeyFrame
 from tui.feed.state import FeedState
 
@@ -34,7 +34,7 @@ class Feed:
         self.clock = Clock()
         self.host = FakeHost()
         self.engine = FakeEngine(stats(self.clock.now, [(0, -1)] * POOL))
-        self.sampler = Sampler(self.host, control="open", clock=self.clock, wall_clock=lambda: self.clock.now + 1e6)
+        self.sampler = Sampler(FakePool(self.host), control="open", clock=self.clock, wall_clock=lambda: self.clock.now + 1e6)
         self.events = stream.events(self.sampler)
         self.state = FeedState()
 

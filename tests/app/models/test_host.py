@@ -17,62 +17,31 @@ from app import settings
 from app.asgi import create_app
 from app.commands.serve import settle
 from app.errors import ModelFailed, ModelLoading
-from app.host import ModelHost
+from app.models.host import ModelHost
+from app.models.pool import ModelPool
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import EngineDead, ModelLoadError
 from engine.types import SamplingParams
 from tests import models
-
-
-class FakeEngine:
-    """Answers the questions that the host asks."""
-
-    info: Any = "facts"
-
-    def __init__(self) -> None:
-        self.may_close = asyncio.Event()
-        self.may_close.set()
-        self.close_error: Exception | None = None
-        self.n_live = 0
-        self.is_alive = True
-        self.closed = False
-
-    async def close(self) -> None:
-        await self.may_close.wait()
-        if self.close_error is not None:
-            raise self.close_error
-        self.closed = True
-
-
-class Loads:
-    """A loader that waits for `go`; `engines` are those it made."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.engines: list[FakeEngine] = []
-        self.n_begun = 0
-        self.error: Exception | None = None
-
-    async def __call__(self, progress: Any) -> Any:
-        self.n_begun += 1
-        progress(1, 2)
-        await self.go.wait()
-        if self.error is not None:
-            raise self.error
-        self.engines.append(FakeEngine())
-        return self.engines[-1]
+from tests.app.models.fakes import Loads
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.host._WATCH_S", 0.005)
+    monkeypatch.setattr("app.models.host._WATCH_S", 0.005)
 
 
 async def reach(host: ModelHost, state: str, within_s: float = 5) -> None:
     async with asyncio.timeout(within_s):
         while host.state != state:
             await asyncio.sleep(0.002)
+
+
+async def acquire(host: ModelHost) -> Any:
+    """The engine, let go at once."""
+    async with host.use() as engine:
+        return engine
 
 
 async def unloaded() -> tuple[Loads, ModelHost]:
@@ -92,11 +61,11 @@ async def test_start_returns_while_the_model_loads() -> None:
     await host.start()
     await asyncio.sleep(0)
     with pytest.raises(ModelLoading) as loading:
-        await host.acquire()
+        await acquire(host)
     assert loading.value.retry_after_s >= 1 and host.progress == 0.5
     loads.go.set()
     await reach(host, "ready")
-    assert await host.acquire() is loads.engines[0] is host.current
+    assert await acquire(host) is loads.engines[0] is host.current
     await host.close()
     assert loads.engines[0].closed
 
@@ -109,7 +78,7 @@ async def test_every_new_engine_is_announced(quick: None) -> None:
     await host.start()
     await reach(host, "ready")
     await host.unload()
-    await host.acquire()
+    await acquire(host)
     assert seen == loads.engines and len(seen) == 2
     await host.close()
 
@@ -117,7 +86,7 @@ async def test_every_new_engine_is_announced(quick: None) -> None:
 async def test_requests_that_find_the_model_unloaded_wait_for_one_load() -> None:
     loads, host = await unloaded()
     loads.go.clear()
-    waiting = [asyncio.create_task(host.acquire()) for _ in range(3)]
+    waiting = [asyncio.create_task(acquire(host)) for _ in range(3)]
     await asyncio.sleep(0.01)
     assert host.state == "loading" and not any(task.done() for task in waiting)
     loads.go.set()
@@ -134,7 +103,7 @@ async def test_a_request_has_its_engine_though_the_one_it_waited_for_is_unloaded
             unloads.append(asyncio.create_task(host.unload()))
 
     host.on_ready.append(unload_once)
-    assert await host.acquire() is loads.engines[2] and loads.n_begun == 3
+    assert await acquire(host) is loads.engines[2] and loads.n_begun == 3
     assert unloads[0].done() and loads.engines[1].closed
     await host.close()
 
@@ -142,7 +111,7 @@ async def test_a_request_has_its_engine_though_the_one_it_waited_for_is_unloaded
 async def test_a_request_that_leaves_does_not_stop_the_load_it_began() -> None:
     loads, host = await unloaded()
     loads.go.clear()
-    waiting = asyncio.create_task(host.acquire())
+    waiting = asyncio.create_task(acquire(host))
     await asyncio.sleep(0.01)
     waiting.cancel()
     loads.go.set()
@@ -158,7 +127,7 @@ async def test_a_failed_load_says_why() -> None:
     await host.start()
     await reach(host, "failed")
     with pytest.raises(ModelFailed, match="damaged"):
-        await host.acquire()
+        await acquire(host)
     await host.close()
 
 
@@ -238,24 +207,25 @@ async def ready_host(loads: Loads, **options: Any) -> ModelHost:
 
 
 async def test_a_model_that_ran_is_tried_again_after_a_failed_load(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.host._RETRY_S", 0.1)
+    monkeypatch.setattr("app.models.host._RETRY_S", 0.1)
     loads = Loads()
     host = await ready_host(loads)
     await host.unload()
     loads.error = ModelLoadError("The memory is full.")
     with pytest.raises(ModelFailed, match="memory is full"):
-        await host.acquire()
+        await acquire(host)
     with pytest.raises(ModelFailed):  # at once: it rests
-        await host.acquire()
+        await acquire(host)
     assert loads.n_begun == 2
     loads.error = None
-    await reach(host, "unloaded")
-    assert await host.acquire() is loads.engines[1]
+    while not host.may_retry:
+        await asyncio.sleep(0.01)
+    assert await acquire(host) is loads.engines[1]
     await host.close()
 
 
 async def test_a_model_that_never_ran_stays_failed(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.host._RETRY_S", 0.01)
+    monkeypatch.setattr("app.models.host._RETRY_S", 0.01)
     loads = Loads()
     loads.error = ModelLoadError("The file is damaged.")
     loads.go.set()
@@ -274,7 +244,7 @@ async def test_no_engine_is_loaded_before_the_old_one_has_let_go() -> None:
     old.may_close.clear()
     unloading = asyncio.create_task(host.unload())
     await asyncio.sleep(0)
-    waiting = asyncio.create_task(host.acquire())
+    waiting = asyncio.create_task(acquire(host))
     await asyncio.sleep(0.02)
     assert loads.n_begun == 1 and not waiting.done()
     old.may_close.set()
@@ -288,7 +258,7 @@ async def test_no_load_begins_once_the_server_stops() -> None:
     host = await ready_host(loads)
     await host.drain(0)
     with pytest.raises(EngineDead, match="stopping"):
-        await host.acquire()
+        await acquire(host)
     assert loads.n_begun == 1
     await host.close()
 
@@ -322,7 +292,7 @@ async def test_an_engine_that_fails_to_close_does_not_end_the_watch(quick: None)
     host = await ready_host(loads, idle_timeout_s=0.02)
     loads.engines[0].close_error = RuntimeError("stuck")
     await reach(host, "unloaded")
-    assert await host.acquire() is loads.engines[1]
+    assert await acquire(host) is loads.engines[1]
     await reach(host, "unloaded")
     assert loads.engines[1].closed
     await host.close()
@@ -381,7 +351,7 @@ async def test_an_unloaded_model_leaves_memory_though_it_was_frozen_and_watched(
         return await AsyncEngine.load(Path(models.smollm2()), config, progress)
 
     host = ModelHost(load, name="m", idle_timeout_s=0.2 if by == "silence" else 0.0)
-    create_app(settings.make(), host)  # its parts hear of each engine
+    create_app(settings.make(), ModelPool(host))  # its parts hear of each engine
     host.on_ready.append(settle)
     gc.disable()
     async with asyncio.timeout(120):
@@ -389,7 +359,7 @@ async def test_an_unloaded_model_leaves_memory_though_it_was_frozen_and_watched(
         while host.state == "loading":  # it may be unloaded again before it is seen to be ready
             await asyncio.sleep(0.002)
         for _ in range(2):
-            engine = await host.acquire()
+            engine = await acquire(host)
             assert [event async for event in engine.submit([1, 2, 3], SamplingParams(max_tokens=2))]
             runner = engine._core.runner
             held = [weakref.ref(part) for part in (engine, runner, runner.model.layers[0].mlp)]
