@@ -60,8 +60,8 @@ def weigh(checkpoint: Checkpoint, config: EngineConfig) -> Weighed:
 def predict(
     config: EngineConfig, weighed: Weighed, *, free: int | None = None, promised: int = 0, has_text: bool = False
 ) -> Prediction:
-    """free: bytes to be had; None asks the system, of which `promised` ones are others'. has_text: the tokenizer is there already,
-    in what is no longer free. Raises ConfigError where settings cannot be had here, or nothing of use fits into memory.
+    """free: bytes to be had; None asks the system, of which `promised` ones are others'. has_text: the tokenizer is there
+    already, in what is no longer free. Raises ConfigError where settings cannot be had here, or nothing of use fits into memory.
     """
     device = device_of(config)
     dtype = _activations(config, device)
