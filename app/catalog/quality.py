@@ -7,7 +7,7 @@ Llama 3 8B on WikiText above that of its 16-bit weights, which is about 6.2. Sma
 from __future__ import annotations
 
 PERPLEXITY_LOSS = {
-    "Q2_K": 3.52, "Q2_K_S": 3.18, "Q3_K_S": 1.63, "Q3_K_M": 0.657, "Q3_K_L": 0.556, "Q4_0": 0.469, "Q4_1": 0.451,
+    "Q2_K": 3.52, "Q2_K_S": 3.18, "Q3_K_S": 1.63, "Q3_K_M": 0.657, "Q3_K": 0.657, "Q3_K_L": 0.556, "Q4_0": 0.469, "Q4_1": 0.451,
     "Q4_K_S": 0.269, "Q4_K_M": 0.175, "Q4_K": 0.175, "Q5_0": 0.132, "Q5_1": 0.106, "Q5_K_S": 0.105, "Q5_K_M": 0.057,
     "Q5_K": 0.057, "Q6_K": 0.022, "Q8_0": 0.003, "F16": 0.0, "BF16": 0.0, "F32": 0.0,
 }  # fmt: skip
