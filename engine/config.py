@@ -118,7 +118,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Meta(
             description="auto: weights stay in memory as the file has them. none: dequantised at load, which takes more memory. "
             "Others quantise a dense model at load, to about so many bits for each weight: int8, fp8: 8; int4, nf4: 4.6. "
-            "bitsandbytes: the same as nf4."
+            "bitsandbytes: the same as nf4, whose integers and scales are those of that library."
         ),
     ] = "auto"
     weights_disk_space: Annotated[

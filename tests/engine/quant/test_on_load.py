@@ -304,3 +304,14 @@ def test_the_setting_names_folder_and_space(tmp_path: Path, caplog) -> None:
     (tmp_path / "file").touch()
     ModelRunner(structs.replace(settings, weights_disk_folder=str(tmp_path / "file")), checkpoint)
     assert "cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("scheme", ["nf4", "bitsandbytes"])
+def test_nf4_has_the_integers_and_scales_of_bitsandbytes(scheme: str) -> None:
+    theirs = open_checkpoint(models.quantized("transformers-nf4"))
+    ours = on_load.opened(open_checkpoint(models.quantized("tiny-base", of=".")), EngineConfig(quantization=scheme))
+    names = [name for name in theirs.names() if theirs.qtype(name) == "NF4"]
+    assert len(names) == 14
+    for name in names:
+        made, stored = ours.weight(name), theirs.weight(name)
+        assert torch.equal(made.data, stored.data) and torch.equal(made.scales, stored.scales), name
