@@ -147,8 +147,8 @@ def test_a_models_name_cannot_drive_the_terminal(tmp_path: Path) -> None:
     (folder / "evil\x1b[2J.gguf").write_bytes(b"no GGUF")
     for args in (("models", "list"), ("models", "show", "evil\x1b[2J"), ("serve", "evil\x1b[2J", "--port", "0")):
         result = pagewell(*args, cwd=tmp_path, PAGEWELL_HOME=str(tmp_path))
-        assert "evil[2J" in result.stdout + result.stderr
-        assert "\x1b[2J" not in result.stdout + result.stderr
+        told = result.stdout + result.stderr
+        assert "evil" in told and "\x1b" not in told
 
 
 def test_settings_shows_what_is_in_force_but_not_the_key(tmp_path: Path) -> None:
