@@ -68,6 +68,12 @@ def test_an_attention_that_forgets_the_window_is_noticed() -> None:
     assert any("chunks beside decodes" in failure for failure in check(forgetful))
 
 
+def test_an_attention_that_takes_a_chunk_for_a_window_is_noticed() -> None:
+    honest, spec = _reference("paged_attention"), replace(CPU_F32, window=True, chunked=True)
+    sliding = replace(honest, fn=lambda *args: honest.fn(*args[:-1], False), specs=(spec,))
+    assert any("at borders of chunks" in failure for failure in check(sliding))
+
+
 def test_an_attention_that_reads_past_the_context_is_noticed() -> None:
     honest = _reference("paged_attention")
 

@@ -75,7 +75,7 @@ def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[st
     [
         *("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "ministral", "ministral3", "gemma2", "phi3", "olmo2", "olmo3"),
         *("smollm3", "granite", "starcoder2", "cohere", "cohere2", "glm", "glm4", "exaone4", "nemotron"),
-        *("gemma", "seed_oss", "ernie4_5", "arcee", "stablelm"),
+        *("gemma", "seed_oss", "ernie4_5", "arcee", "stablelm", "llama4_text"),
     ],
 )
 def test_absent_fields_have_the_defaults_of_transformers(model_type: str) -> None:
