@@ -18,8 +18,8 @@ class Routing:
     n_used: int
     """Experts of a row."""
     scores: str = "softmax"
-    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or the logit, of which those of the chosen ones become gains by
-    softmax ("chosen") or each by sigmoid ("chosen_sigmoid": many large logits have the same sigmoid in float32)."""
+    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or the logit, of which those of the chosen ones become
+    gains by softmax ("chosen") or each by sigmoid ("chosen_sigmoid": many large logits have the same sigmoid in float32)."""
     normalised: bool = False
     """Gains are divided by their sum plus `eps`."""
     eps: float = 0.0

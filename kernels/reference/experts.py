@@ -47,9 +47,9 @@ def experts_gated(
 ) -> Tensor:
     out = x.new_empty(*ids.shape, gate.shape[0] // n_experts)
     for expert, rows, slots in _by_expert(ids):
-        given = x[rows] if factors is None else (x[rows].float() * factors[rows, slots, None]).to(x.dtype)
+        given = x[rows] if factors is None else x[rows].float() * factors[rows, slots, None]
         halves = (_of_expert(given, weight, bias, expert, n_experts) for weight, bias in zip((gate, up), biases, strict=True))
-        out[rows, slots] = _activated(*halves, activation, alpha, limit)
+        out[rows, slots] = _activated(*halves, activation, alpha, limit).to(x.dtype)
     return out.flatten(1)
 
 
