@@ -69,7 +69,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "llama4_text",
         {
             **{**_LLAMA4, "num_experts_per_tok": 2, "moe_layers": [0, 1, 4], "use_qk_norm": False, "attention_bias": True},
-            **{"attention_chunk_size": 16, "attn_temperature_tuning": False},
+            # Gate and up of an expert are as wide together as they are long.
+            **{"attention_chunk_size": 16, "attn_temperature_tuning": False, "intermediate_size": 32},
         },
     ),
     "llama4 without experts, all seen": (
