@@ -316,6 +316,7 @@ BATCHES: dict[str, tuple[tuple[int, int], ...]] = {
     "chunks beside decodes": ((1, 70), (20, 36), (0, 0), (1, 1), (7, 64), (0, 20), (17, 17)),
     "long context": ((1, 700), (3, 300)),
     "longer context": ((1, 257), (13, 1100), (1, 256)),
+    "at borders of chunks of 24": ((1, 24), (1, 25), (1, 48), (1, 49), (30, 49), (2, 25), (60, 100)),
 }
 """Name -> (query rows, context) of each sequence."""
 
@@ -339,14 +340,15 @@ def attention_arguments(
 ) -> tuple[Any, ...]:
     """Arguments of paged_attention; every cache entry that no query may see is as new_caches and new_scales made it, unneeded
     table entries are -1."""
-    window, d = 24 if spec.window else 0, spec.head_size
+    window, d = 24 if spec.window else 0, spec.head_size  # its borders lie within blocks
     n_blocks = [-(-context // block_size) for _, context in batch]
     free = torch.randperm(sum(n_blocks) + 3, generator=g).tolist()
     caches = new_caches(spec, len(free), block_size, n_kv_heads, by_dims=by_dims)
     scales = new_scales(spec, len(free), block_size, n_kv_heads, by_dims=by_dims)
     tables = torch.full((len(batch), max(*n_blocks, 1) + 1), -1, dtype=torch.int32)
     for i, (n_query, context) in enumerate(batch):
-        first_seen = max(0, context - n_query - window + 1) if window else 0
+        first = context - n_query
+        first_seen = first // window * window if spec.chunked else max(0, first - window + 1) if window else 0
         positions = torch.arange(first_seen if n_query else context, context)
         columns = positions // block_size
         for column in columns.unique().tolist():
@@ -355,7 +357,7 @@ def attention_arguments(
     starts = torch.tensor([0, *(n_query for n_query, _ in batch)]).cumsum(0).int()
     contexts = torch.tensor([context for _, context in batch], dtype=torch.int32)
     q = torch.randn(int(starts[-1]), n_heads, d, generator=g).to(spec.dtype)
-    return q, *caches, starts, contexts, tables, d**-0.5, window, 5.0 if spec.soft_cap else 0.0, scales
+    return q, *caches, starts, contexts, tables, d**-0.5, window, 5.0 if spec.soft_cap else 0.0, scales, None, spec.chunked
 
 
 def _attention_cases(spec: OpSpec) -> Iterator[Case]:
@@ -378,8 +380,8 @@ def _attention_cases(spec: OpSpec) -> Iterator[Case]:
 
 def _with_sinks(spec: OpSpec, batch: tuple[tuple[int, int], ...], g: torch.Generator) -> tuple[Any, ...]:
     """Sinks below, among and above the scores."""
-    args = attention_arguments(spec, batch, g, 6, 2, 16, True)
-    return *args, torch.tensor([-9.0, 0.0, 9.0, 2.0, -1.0, 40.0])
+    *args, _, chunked = attention_arguments(spec, batch, g, 6, 2, 16, True)
+    return *args, torch.tensor([-9.0, 0.0, 9.0, 2.0, -1.0, 40.0]), chunked
 
 
 def _infinite_keys(spec: OpSpec, g: torch.Generator) -> tuple[Any, ...]:
@@ -392,11 +394,11 @@ def _infinite_keys(spec: OpSpec, g: torch.Generator) -> tuple[Any, ...]:
 
 
 def _far_attention(spec: OpSpec, g: torch.Generator, *, by_dims: bool) -> tuple[Any, ...]:
-    q, *near, starts, contexts, tables, scale, window, cap, scales = attention_arguments(
+    q, *near, starts, contexts, tables, scale, window, cap, scales, sinks, chunked = attention_arguments(
         spec, ((1, 20), (5, 40)), g, by_dims=by_dims
     )
     tables = torch.where(tables < 0, tables, tables + _FAR)
-    return q, *map(_far, near), starts, contexts, tables, scale, window, cap, scales and tuple(map(_far, scales))
+    return q, *map(_far, near), starts, contexts, tables, scale, window, cap, scales and tuple(map(_far, scales)), sinks, chunked
 
 
 _FAR = 2**31 // (BLOCK_SIZE * 2 * 64) + 1

@@ -34,7 +34,8 @@ def gated_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
                 x = (torch.randn(n, h, generator=g) / (16 if activation == "clipped" else 1)).to(spec.dtype)
                 gate, up = (random_weight(spec.qtype, e * f, h, g) for _ in range(2))
                 biases = tuple(torch.randn(e * f, generator=g).to(spec.dtype) if n % 2 else None for _ in range(2))
-                return x, _ids(n, e, k, g), gate, up, biases, e, activation, 1.702, 7.0
+                factors = torch.rand(n, k, generator=g) + 0.25 if n in (1, 7, 300) else None
+                return x, _ids(n, e, k, g), gate, up, biases, e, activation, 1.702, 7.0, factors
 
             yield f"{n} rows, {n_used} of {n_experts} experts of {width} x {size}, {activation}", build
 
@@ -43,7 +44,8 @@ def down_cases(spec: OpSpec) -> Iterator[tuple[str, Build]]:
     for n, n_experts, n_used, size, width in _SIZES:
 
         def build(g: torch.Generator, n=n, e=n_experts, k=n_used, h=size, f=width) -> tuple[Any, ...]:
-            inner, gains = torch.randn(n, k * f, generator=g).to(spec.dtype), torch.rand(n, k, generator=g)
+            inner = torch.randn(n, k * f, generator=g).to(spec.dtype)
+            gains = None if n == 70 else torch.rand(n, k, generator=g)
             down = random_weight(spec.qtype, e * h, f, g)
             return inner, _ids(n, e, k, g), gains, down, torch.randn(e * h, generator=g).to(spec.dtype) if n % 2 else None, e
 
@@ -57,6 +59,7 @@ _ROUTINGS = (
     ((16, True), Routing(3, "sigmoid", normalised=True, eps=1e-20, scale=2.5, n_groups=4, n_used_groups=2)),
     ((12, True), Routing(4, "sigmoid", normalised=True, eps=1e-6)),
     ((12, False), Routing(6, n_groups=3, n_used_groups=2, n_best=1, scale=16.0)),
+    ((16, False), Routing(2, "chosen_sigmoid")),
 )
 
 

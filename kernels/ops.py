@@ -217,6 +217,8 @@ class OpSpec:
     value_size: int | None = None
     """Dims of a head's values, where they are not as many as those of its keys."""
     window: bool = False
+    chunked: bool = False
+    """The window is a chunk of the text."""
     soft_cap: bool = False
     exact: bool = False
     """Products of weights and activations are taken in float32, as the reference takes them."""
@@ -227,7 +229,8 @@ class OpSpec:
         parts += [f"kv {str(self.kv_dtype).removeprefix('torch.')}"] if self.kv_dtype is not None else []
         parts += [f"head {self.head_size}"] if self.head_size is not None else []
         parts += [f"values {self.value_size}"] if self.value_size is not None else []
-        parts += [name for name, used in (("window", self.window), ("soft cap", self.soft_cap), ("exact", self.exact)) if used]
+        flags = (("window", self.window), ("chunked", self.chunked), ("soft cap", self.soft_cap), ("exact", self.exact))
+        parts += [name for name, used in flags if used]
         return ", ".join(parts)
 
 
@@ -318,11 +321,11 @@ class PagedAttention(Protocol):
     already holding this step's keys and values; query head i uses KV head i * Hkv // H. query_starts int32 [s + 1]: sequence i
     owns rows query_starts[i] .. query_starts[i + 1]; its row j sits at position context_lens[i] - n_query_i + j. context_lens
     int32 [s]. block_tables int32 [s, most blocks], padded with -1.
-    Keys at positions up to the query's are seen; with window w > 0 only those less than w back. soft_cap c > 0 replaces a
-    score x (already times scale) by c * tanh(x / c). sinks float32 [H]: of each query head a score that is in the sum of the
-    softmax without a key or value (gpt-oss). Cache contents and scales that no query sees never matter, NaN included,
-    and table entries of blocks that lie wholly behind the window may be -1. A sequence without query rows is allowed, also with
-    context 0.
+    Keys at positions up to the query's are seen; with window w > 0 only those less than w back, or, if `chunked`, those from the
+    query's position p // w * w on (Llama 4). soft_cap c > 0 replaces a score x (already times scale) by c * tanh(x / c). sinks
+    float32 [H]: of each query head a score that is in the sum of the softmax without a key or value (gpt-oss). Cache contents
+    and scales that no query sees never matter, NaN included, and table entries of blocks that lie wholly behind the window, or
+    before the chunk, may be -1. A sequence without query rows is allowed, also with context 0.
     """
 
     def __call__(
@@ -338,6 +341,7 @@ class PagedAttention(Protocol):
         soft_cap: float = 0.0,
         scales: Scales | None = None,
         sinks: Tensor | None = None,
+        chunked: bool = False,
     ) -> Tensor: ...
 
 

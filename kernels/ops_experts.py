@@ -18,7 +18,8 @@ class Routing:
     n_used: int
     """Experts of a row."""
     scores: str = "softmax"
-    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or "chosen": the logit, and softmax over the chosen ones."""
+    """Of an expert: "softmax" over all logits, "sigmoid" of its own, or the logit, of which those of the chosen ones become
+    gains by softmax ("chosen") or each by sigmoid ("chosen_sigmoid": many large logits have the same sigmoid in float32)."""
     normalised: bool = False
     """Gains are divided by their sum plus `eps`."""
     eps: float = 0.0
@@ -50,7 +51,8 @@ class ExpertsGated(Protocol):
 
     Slot j of a row has activation(x times gate_e transposed + bias_e) * (x times up_e transposed + bias_e) of the expert e =
     ids[row, j], whose rows of the weights are e * f .. (e + 1) * f. `activation` as of gated_linear, or "clipped": with gate at
-    most `limit` and up within -limit .. limit, gate * sigmoid(alpha * gate) * (up + 1).
+    most `limit` and up within -limit .. limit, gate * sigmoid(alpha * gate) * (up + 1). With factors, float32 [n, k], the expert
+    of slot j is given x * factors[row, j] (Llama 4).
     """
 
     def __call__(
@@ -64,18 +66,20 @@ class ExpertsGated(Protocol):
         activation: str,
         alpha: float = 1.0,
         limit: float = 0.0,
+        factors: Tensor | None = None,
     ) -> Tensor: ...
 
 
 class ExpertsDown(Protocol):
-    """inner [n, k * f], ids int32 [n, k], gains float32 [n, k], down [n_experts * h, f], bias [n_experts * h] or None -> [n, h].
+    """inner [n, k * f], ids int32 [n, k], gains float32 [n, k] or None, down [n_experts * h, f], bias [n_experts * h] or None ->
+    [n, h]. Without gains each is 1.
 
     The sum over the slots j, in their order and in float32, of gains[row, j] * (inner's slot j times down_e transposed +
     bias_e), e = ids[row, j].
     """
 
     def __call__(
-        self, inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int
+        self, inner: Tensor, ids: Tensor, gains: Tensor | None, down: Weight, bias: Tensor | None, n_experts: int
     ) -> Tensor: ...
 
 

@@ -180,8 +180,8 @@ def _attention(shapes: Shapes, name: str, dtype: torch.dtype, batch: tuple[tuple
     def make(_: Impl, i: int) -> tuple[Any, ...]:
         if not args:
             args[:] = attention_arguments(spec, batch, torch.Generator().manual_seed(0), *sizes)
-        q, k, v, *rest, scales = args
-        return q, k.clone(), v.clone(), *rest, scales and tuple(scale.clone() for scale in scales)
+        q, k, v, *rest, scales, sinks, chunked = args
+        return q, k.clone(), v.clone(), *rest, scales and tuple(scale.clone() for scale in scales), sinks, chunked
 
     kind = "decode" if n_query == 1 else "prefill"
     return Case(

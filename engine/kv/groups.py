@@ -19,7 +19,8 @@ class KVGroup(Struct, frozen=True, kw_only=True):
     """Slots of host memory, each for one block."""
     layers: tuple[int, ...] = ()
     window: int = 0
-    """Positions that a query sees, its own included; 0: all."""
+    """Positions that a query sees at most, its own included; 0: all. Where windows are chunks of the text, behind whose border a
+    query sees less, blocks are kept as for a window that slides: at most a chunk more than is needed."""
     recurrent: bool = False
 
     @property

@@ -38,12 +38,13 @@ class Stack(Matrix):
 
 
 class Experts:
-    """The sum over a token's experts of gain * down(activation(gate(x)) * up(x))"""
+    """The sum over a token's experts of gain * down(activation(gate(x)) * up(x)); or without the gain, but of x times it."""
 
     def __init__(self, config: ModelConfig, ops: Operators) -> None:
         experts, size = config.experts, config.hidden_size
         self._ops, self._n = ops, experts.n_experts
         self._activation = experts.activation or config.activation, experts.alpha, experts.limit
+        self._gains_first = experts.gains_first
         gated = {"ops": ops, "op": "experts_gated", "n_experts": self._n, "bias": experts.bias}
         self.gate = Stack(**gated, n_in=size, n_out=experts.width)
         self.up = Stack(**gated, n_in=size, n_out=experts.width)
@@ -62,8 +63,9 @@ class Experts:
     def __call__(self, x: Tensor, ids: Tensor, gains: Tensor) -> Tensor:
         """[n, h], ids int32 and gains float32 [n, k] -> [n, h]"""
         biases = self.gate.bias_value, self.up.bias_value
-        inner = self._gated(x, ids, self.gate.weight, self.up.weight, biases, self._n, *self._activation)
-        return self.down(inner, ids, gains, self.down.weight, self.down.bias_value, self._n)
+        before, after = (gains, None) if self._gains_first else (None, gains)
+        inner = self._gated(x, ids, self.gate.weight, self.up.weight, biases, self._n, *self._activation, before)
+        return self.down(inner, ids, after, self.down.weight, self.down.bias_value, self._n)
 
     def parameters(self, name: str) -> Parameters:
         for part in ("gate", "up", "down"):

@@ -1,11 +1,12 @@
-"""Layer norms, of the families that have them instead of RMS norms."""
+"""Norms of a few families: layer norms in the place of RMS norms, and RMS norms without weights."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from engine.models.operators import Operators
-from engine.models.parts import Parameters, Vector
+from engine.models.parts import Norm, Parameters, Vector
 from kernels.ops import Weight
 from kernels.reference import dequant
 
@@ -33,6 +34,17 @@ class LayerNorm:
         yield f"{name}.weight", self.weight
         if self.bias:
             yield f"{name}.bias", self.bias
+
+
+class PlainNorm(Norm):
+    """An RMS norm without weights."""
+
+    def __init__(self, ops: Operators, size: int, eps: float) -> None:
+        super().__init__(ops, size, eps)
+        self.fill(torch.ones(size, device=ops.device))
+
+    def parameters(self, name: str) -> Parameters:
+        yield from ()
 
 
 class HeadsNorm:

@@ -56,11 +56,7 @@ class Operators:
         """An operator on activations alone. Raises KernelMissing."""
         return self.use(self.find(op))
 
-    def get_cached(
-        self, op: str, head_size: int, *, value_size: int | None = None, window: bool = False, soft_cap: bool = False
-    ) -> Callable[..., Any]:
-        """An operator on the KV cache; value_size: of values, None: as of keys. Raises KernelMissing."""
+    def get_cached(self, op: str, head_size: int, *, value_size: int | None = None, **flags: bool) -> Callable[..., Any]:
+        """An operator on the KV cache; value_size: of values, None: as of keys; flags: those of OpSpec. Raises KernelMissing."""
         sizes = {"head_size": head_size, "value_size": None if value_size == head_size else value_size}
-        return self.use(
-            resolve(op, OpSpec(self.device.type, self.dtype, self.kv_dtype, **sizes, window=window, soft_cap=soft_cap))
-        )
+        return self.use(resolve(op, OpSpec(self.device.type, self.dtype, self.kv_dtype, **sizes, **flags)))

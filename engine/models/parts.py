@@ -233,11 +233,11 @@ class Attention:
         self.sinks = Vector(config.n_heads) if config.attention_sinks else None
         self._shape = shape
         self._settings = (config.attention_scale, config.windows[layer], config.attn_soft_cap)
+        self._chunked = config.chunked_windows and config.windows[layer] > 0
         sizes = {"head_size": shape.key_dim, "value_size": shape.value_dim}
         self._write = ops.get_cached("rope_and_write_kv", **sizes)
-        self._attend = ops.get_cached(
-            "paged_attention", **sizes, window=config.windows[layer] > 0, soft_cap=config.attn_soft_cap > 0
-        )
+        flags = {"window": config.windows[layer] > 0, "chunked": self._chunked, "soft_cap": config.attn_soft_cap > 0}
+        self._attend = ops.get_cached("paged_attention", **sizes, **flags)
 
     def __call__(self, x: Tensor, angles: Angles, inputs: StepInputs, caches: Caches) -> Tensor:
         """[n, h] -> [n, h]; writes the step's keys and values into the caches."""
@@ -260,7 +260,8 @@ class Attention:
         if self._scale_rows:
             q = self._scale_rows(q, self._query_factors, angles[0])
         tables = inputs.query_starts, inputs.context_lens, inputs.block_tables
-        return self._attend(q, k_cache, v_cache, *tables, *self._settings, scales, self.sinks and self.sinks.value)
+        others = scales, self.sinks and self.sinks.value, self._chunked
+        return self._attend(q, k_cache, v_cache, *tables, *self._settings, *others)
 
     def parameters(self, name: str) -> Parameters:
         for part, matrix in {**self._inputs, "o": self.o}.items():

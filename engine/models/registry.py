@@ -16,6 +16,7 @@ from engine.models import (
     granitemoehybrid,
     lfm2,
     llama,
+    llama4,
     mistral,
     mixture,
     nemotron,
@@ -34,6 +35,7 @@ from engine.weights.config import ModelConfig
 
 FAMILIES = {
     "llama": llama.build,
+    "llama4": llama4.build,
     "qwen2": qwen2.build,
     "qwen3": qwen3.build,
     "qwen3_5": qwen3_5.build,

@@ -113,6 +113,8 @@ class ExpertsConfig:
     """Of the MLP that all tokens go through too; 0: there is none."""
     shared_gate: bool = False
     """What it adds has a gate."""
+    gains_first: bool = False
+    """An expert is given the token's state times its gain, and what it returns has none."""
     activation: str = ""
     """As of kernels.ops.ExpertsGated; empty: the model's."""
     alpha: float = 1.0
@@ -157,8 +159,11 @@ class ModelConfig:
     mlp_bias: bool = False
     head_norms: bool = False
     """Heads of q and k are normed, in families where that is configured."""
+    chunked_windows: bool = False
+    """A window cuts the text into chunks of its size, and a query sees back to the beginning of its own."""
     query_growth: tuple[float, int] | None = None
-    """(beta, period): a query at position p is multiplied by 1 + beta log(1 + floor(p / period))."""
+    """(beta, period): a query at position p is multiplied by 1 + beta log(1 + floor((p + query_shift) / period))."""
+    query_shift: int = 0
     attn_soft_cap: float = 0.0
     """0 for none."""
     logit_soft_cap: float = 0.0

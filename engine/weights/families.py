@@ -19,6 +19,7 @@ RENAMED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "gpt_oss": ((r"\.mlp\.router\.", ".mlp.gate."),),
     "glm4_moe": (_SHARED,),
     "deepseek": (_SHARED,),
+    "llama4": ((r"\.feed_forward\.router\.", ".mlp.gate."), (r"\.feed_forward\.", ".mlp.")),
     "ernie4_5_moe": (_SHARED, (r"\.mlp\.moe_statics\.", ".mlp.gate.")),
     "lfm2": (
         (r"^model\.embedding_norm\.", "model.norm."),

@@ -1,7 +1,7 @@
 """HalfSplit: a checkpoint of a family whose heads turn in neighbouring pairs, in the order of all the others.
 
-The operators turn dim i of a head with dim i + R / 2 (kernels/ops.py, RopeAndWriteKV); Cohere, GLM and ERNIE turn 2 i with
-2 i + 1. Dims of q and k in another order, alike, give the same scores, so that their rows are moved once, as they are loaded.
+The operators turn dim i of a head with dim i + R / 2 (kernels/ops.py, RopeAndWriteKV); Cohere, GLM, ERNIE and Llama 4 turn 2 i
+with 2 i + 1. Dims of q and k in another order, alike, give the same scores, so that their rows are moved once, at load.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.weights.checkpoint import Checkpoint
 from kernels.ops import Weight
 
-_INTERLEAVED = {"cohere", "cohere2", "glm", "glm4", "ernie4_5", "ernie4_5_moe"}
+_INTERLEAVED = {"cohere", "cohere2", "glm", "glm4", "ernie4_5", "ernie4_5_moe", "llama4"}
 _HEADS = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_(proj|norm)\.(?:weight|bias)")
 
 

@@ -23,7 +23,7 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _UNUSED = re.compile(
     r"(.*\.)?rotary_emb\.inv_freq"
-    r"|(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector|visual)\..*"
+    r"|(model\.)?(vision_tower|vision_model|audio_tower|embed_vision|embed_audio|multi_modal_projector|visual)\..*"
 )
 """Computed from the configuration, or the image half of a model that also sees."""
 _PREFIXES = (

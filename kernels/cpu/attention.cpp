@@ -75,7 +75,7 @@ class PagedAttention : public Op {
     PagedAttention(uintptr_t out, uintptr_t q, int64_t q_stride, int64_t heads, int64_t kv_heads, int64_t head_size,
                    int64_t value_size, const std::vector<uintptr_t>& planes, const std::vector<std::vector<int64_t>>& strides,
                    int64_t block_size, int64_t type, uintptr_t query_starts, uintptr_t context_lens, uintptr_t block_tables,
-                   int64_t table_stride, float scale, int64_t window, float soft_cap, uintptr_t sinks)
+                   int64_t table_stride, float scale, int64_t window, float soft_cap, uintptr_t sinks, bool chunked)
         : out_(address<float>(out)), q_(address<const float>(q)), q_stride_(q_stride), heads_(heads), kv_heads_(kv_heads),
           starts_(address<const int32_t>(query_starts)), contexts_(address<const int32_t>(context_lens)),
           tables_(address<const int32_t>(block_tables)), table_stride_(table_stride),
@@ -87,7 +87,8 @@ class PagedAttention : public Op {
                  scale,
                  soft_cap,
                  false,
-                 address<const float>(sinks)} {
+                 address<const float>(sinks),
+                 chunked} {
         const Cache& cache = shape_.cache;
         shape_.direct = cache.k.token == 1 && cache.v.dim == 1 && block_size % 16 == 0 && head_size % 16 == 0 &&
                         value_size % 16 == 0;
@@ -138,7 +139,7 @@ class PagedAttention : public Op {
                 tile.n_rows = last - tile.first_row;
                 const int64_t low = tile.first_position + tile.first_row / shape_.group;
                 const int64_t high = tile.first_position + (last - 1) / shape_.group + 1;
-                const int64_t from = shape_.window > 0 ? std::max<int64_t>(0, low - shape_.window + 1) : 0;
+                const int64_t from = shape_.first_seen(low);
                 tile.first_split = from / SPLIT;
                 tile.last_split = divide_up(high, SPLIT);
                 works.push_back({tile, (high - from) * (tile.n_rows + READ_COST)});
@@ -163,7 +164,7 @@ void bind_attention(nb::module_& m) {
     using I = int64_t;
     using Planes = const std::vector<A>&;
     using Strides = const std::vector<std::vector<I>>&;
-    bind_op<PagedAttention, A, A, I, I, I, I, I, Planes, Strides, I, I, A, A, A, I, float, I, float, A>(m, "PagedAttention");
+    bind_op<PagedAttention, A, A, I, I, I, I, I, Planes, Strides, I, I, A, A, A, I, float, I, float, A, bool>(m, "PagedAttention");
 }
 
 }  // namespace pagewell

@@ -26,6 +26,14 @@ struct AttentionShape {
     float scale, soft_cap;
     bool direct;  // K lies as [D][tokens], V as [tokens][D], 16 tokens at a time: read in place
     const float* sinks = nullptr;  // [query heads]; null: none
+    bool chunked = false;  // a query sees back to the last multiple of the window, and not all of the window
+
+    // The first position that a query sees.
+    PW_INLINE int64_t first_seen(int64_t position) const {
+        if (window == 0) return 0;
+        const int64_t from = chunked ? position / window * window : position - window + 1;
+        return from > 0 ? from : 0;
+    }
 };
 
 // Rows of a tile are pairs (position, head of the group), positions first; row 0 is head 0 at the sequence's first query.

@@ -27,6 +27,7 @@ def paged_attention(
     soft_cap: float = 0.0,
     scales: Scales | None = None,
     sinks: Tensor | None = None,
+    chunked: bool = False,
 ) -> Tensor:
     """ValueError for query heads that cannot be shared out evenly among the KV heads."""
     n_rows, n_heads, head_size = q.shape
@@ -42,7 +43,8 @@ def paged_attention(
     out = empty(n_rows, n_heads, value_size)
     sizes = (n_heads, k_cache.shape[2], head_size, value_size)
     tables = (whole(query_starts), whole(context_lens), block_tables, block_tables.stride(0))
-    args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache, scales), *tables, scale, window, soft_cap, whole(sinks))
+    seen = window, soft_cap, whole(sinks), chunked
+    args = (out, q, q.stride(0), *sizes, *layout(k_cache, v_cache, scales), *tables, scale, *seen)
     launch(native.PagedAttention, *args, n_rows=n_rows, n_seqs=len(context_lens))
     return out
 
@@ -60,6 +62,7 @@ _SPECS = (
         for kv in TYPES
         for window, cap in ((True, False), (False, True), (True, True))
     ),
+    *(OpSpec(dtype=_F32, kv_dtype=kv, head_size=64, window=True, chunked=True) for kv in TYPES),
 )
 
 IMPLS = (Impl("paged_attention", "cpp", paged_attention, unsupported_cache, _SPECS),)

@@ -65,7 +65,7 @@ Seen seen(const AttentionShape& shape, const AttentionTile& tile, int64_t split)
     Seen s;
     for (int64_t row = 0; row < tile.n_rows; ++row) {
         const int64_t position = tile.first_position + (tile.first_row + row) / shape.group;
-        s.begin[row] = within(shape.window > 0 ? position - shape.window + 1 : 0);
+        s.begin[row] = within(shape.first_seen(position));
         s.end[row] = within(position + 1);
     }
     return s;

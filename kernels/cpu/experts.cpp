@@ -141,14 +141,16 @@ constexpr int ACC = MOST_ROWS * PANEL + PANEL;
 
 enum Activation : int { SILU, GELU_TANH, CLIPPED };
 
-// out [n, n_used * f] = activation(x times gate + bias) * (x times up + bias) of each pair's expert
+// out [n, n_used * f] = activation(x times gate + bias) * (x times up + bias) of each pair's expert; with factors, x is that of the row
+// times the pair's. Its products are multiplied instead of it: they are fewer, and x is quantised alike whatever the factor.
 class ExpertsGated : public Op {
   public:
     ExpertsGated(uintptr_t out, uintptr_t x, int64_t x_stride, uintptr_t ids, int64_t n_used, const Packed& gate, const Packed& up,
-                 uintptr_t gate_bias, uintptr_t up_bias, int64_t n_experts, int activation, float alpha, float limit, bool exact)
+                 uintptr_t gate_bias, uintptr_t up_bias, int64_t n_experts, int activation, float alpha, float limit, bool exact, uintptr_t factors)
         : out_(address<float>(out)), x_(address<const float>(x)), x_stride_(x_stride), ids_(address<const int32_t>(ids)), n_used_(n_used),
           gate_(gate), up_(up), gate_bias_(address<const float>(gate_bias)), up_bias_(address<const float>(up_bias)), n_experts_(n_experts),
-          activation_(activation), alpha_(alpha), limit_(limit), exact_(exact || gate.is_float() || up.is_float()) {
+          activation_(activation), alpha_(alpha), limit_(limit), exact_(exact || gate.is_float() || up.is_float()),
+          factors_(address<const float>(factors)) {
         check(gate, n_experts);
         check(up, n_experts);
         if (gate.n_in() != up.n_in() || gate.n_out() != up.n_out()) throw std::invalid_argument("gate and up have different shapes.");
@@ -172,8 +174,10 @@ class ExpertsGated : public Op {
                 input.product(gate_, columns.panel, i, run, first, n, gate);
                 input.product(up_, columns.panel, i, run, first, n, up);
                 for (int64_t m = 0; m < n; ++m) {
-                    float* out = out_ + pairs.sorted()[run.begin + first + m] * size + columns.first;
-                    finish(gate + m * PANEL + columns.skipped, up + m * PANEL + columns.skipped, gate_bias, up_bias, out, columns.n);
+                    const int64_t pair = pairs.sorted()[run.begin + first + m];
+                    float *of_gate = gate + m * PANEL + columns.skipped, *of_up = up + m * PANEL + columns.skipped;
+                    for (int c = 0; factors_ && c < columns.n; ++c) of_gate[c] *= factors_[pair], of_up[c] *= factors_[pair];
+                    finish(of_gate, of_up, gate_bias, up_bias, out_ + pair * size + columns.first, columns.n);
                 }
             }
         });
@@ -207,9 +211,11 @@ class ExpertsGated : public Op {
     int activation_;
     float alpha_, limit_;
     bool exact_;
+    const float* factors_;
 };
 
-// out [n, h] = sum over the pairs of a row, in the order of its ids, of gain * (inner times down + bias) of the pair's expert
+// out [n, h] = sum over the pairs of a row, in the order of its ids, of gain * (inner times down + bias) of the pair's expert; null
+// gains: 1
 class ExpertsDown : public Op {
   public:
     ExpertsDown(uintptr_t out, uintptr_t inner, uintptr_t ids, uintptr_t gains, int64_t n_used, const Packed& down, uintptr_t bias,
@@ -244,7 +250,7 @@ class ExpertsDown : public Op {
         each(sizes.n_rows, size * n_used_, [&](int64_t row) {
             float* out = out_ + row * size;
             for (int64_t slot = 0; slot < n_used_; ++slot) {
-                const float gain = gains_[row * n_used_ + slot];
+                const float gain = gains_ ? gains_[row * n_used_ + slot] : 1.0f;
                 const float* product = products + (row * n_used_ + slot) * size;
                 if (slot == 0) {
                     for (int64_t i = 0; i < size; ++i) out[i] = gain * product[i];
@@ -267,7 +273,7 @@ class ExpertsDown : public Op {
     bool exact_;
 };
 
-enum Scores : int { SOFTMAX, SIGMOID, CHOSEN };
+enum Scores : int { SOFTMAX, SIGMOID, CHOSEN, CHOSEN_SIGMOID };
 
 // ids and gains [n, n_used] of the experts of each row, from logits [n, n_experts]
 class Route : public Op {
@@ -294,7 +300,7 @@ class Route : public Op {
         std::vector<float> scores(logits, logits + n);
         if (scores_ == SOFTMAX) softmax(scores.data(), n);
         if (scores_ == SIGMOID) {
-            for (float& score : scores) score = 1.0f / (1.0f + std::exp(-score));
+            for (float& score : scores) score = sigmoid(score);
         }
         std::vector<float> choice(scores);
         for (size_t i = 0; i < n; ++i) {
@@ -309,6 +315,7 @@ class Route : public Op {
             gains[slot] = scores[size_t(ids[slot])];
         }
         if (scores_ == CHOSEN) softmax(gains, size_t(n_used_));
+        for (int64_t slot = 0; scores_ == CHOSEN_SIGMOID && slot < n_used_; ++slot) gains[slot] = sigmoid(gains[slot]);
         float sum = 0.0f;
         for (int64_t slot = 0; slot < n_used_; ++slot) sum += gains[slot];
         for (int64_t slot = 0; slot < n_used_; ++slot) gains[slot] = (normalised_ ? gains[slot] / (sum + eps_) : gains[slot]) * scale_;
@@ -340,6 +347,8 @@ class Route : public Op {
         }
         return found;
     }
+
+    static float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
     static void softmax(float* values, size_t n) {
         float most = -std::numeric_limits<float>::infinity(), sum = 0.0f;
@@ -412,7 +421,7 @@ class Product : public Op {
 void bind_experts(nb::module_& m) {
     using A = uintptr_t;
     using I = int64_t;
-    bind_op<ExpertsGated, A, A, I, A, I, const Packed&, const Packed&, A, A, I, int, float, float, bool>(m, "ExpertsGated");
+    bind_op<ExpertsGated, A, A, I, A, I, const Packed&, const Packed&, A, A, I, int, float, float, bool, A>(m, "ExpertsGated");
     bind_op<ExpertsDown, A, A, A, A, I, const Packed&, A, I, bool>(m, "ExpertsDown");
     bind_op<Route, A, A, A, I, A, I, I, int, bool, float, float, I, I, I, A>(m, "Route");
     bind_op<Product, A, A, I, A, I, I, bool>(m, "Product");

@@ -14,7 +14,7 @@ from kernels.cpu.support import require, require_shape, unsupported, whole, whol
 from kernels.ops import Impl, OpSpec, Routing
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clipped": 2}
-_SCORES = {"softmax": 0, "sigmoid": 1, "chosen": 2}
+_SCORES = {"softmax": 0, "sigmoid": 1, "chosen": 2, "chosen_sigmoid": 3}
 """As experts.cpp numbers them."""
 
 
@@ -42,26 +42,28 @@ def experts_gated(
     activation: str,
     alpha: float = 1.0,
     limit: float = 0.0,
+    factors: Tensor | None = None,
     *,
     exact: bool = False,
 ) -> Tensor:
     require(torch.int32, ids=ids)
-    require(torch.float32, x=x, gate_bias=biases[0], up_bias=biases[1])
+    require(torch.float32, x=x, gate_bias=biases[0], up_bias=biases[1], factors=factors)
+    require_shape(tuple(ids.shape), factors=factors)
     require_shape((gate.shape[0],), gate_bias=biases[0], up_bias=biases[1])
     if gate.shape != up.shape or gate.shape[1] != x.shape[1] or len(ids) != len(x):
         raise ValueError(f"Rows {tuple(x.shape)} of experts {tuple(ids.shape)} do not fit gate {gate.shape} and up {up.shape}.")
     x = whole_rows(x)
     out = empty(len(x), ids.shape[1] * (gate.shape[0] // n_experts))
     weights = (gate.native, up.native, *map(whole, biases), n_experts)
-    args = (out, x, x.stride(0), ids.contiguous(), ids.shape[1], *weights, _ACTIVATIONS[activation], alpha, limit, exact)
-    launch(native.ExpertsGated, *args, n_rows=len(x))
+    how = _ACTIVATIONS[activation], alpha, limit, exact, whole(factors)
+    launch(native.ExpertsGated, out, x, x.stride(0), ids.contiguous(), ids.shape[1], *weights, *how, n_rows=len(x))
     return out
 
 
 def experts_down(
     inner: Tensor,
     ids: Tensor,
-    gains: Tensor,
+    gains: Tensor | None,
     down: PackedWeight,
     bias: Tensor | None,
     n_experts: int,

@@ -47,6 +47,7 @@ _ATTENTION = (
         for kv in (torch.float32, torch.int8)
         for window, cap in ((True, False), (False, True), (True, True))
     ),
+    *(OpSpec(dtype=torch.float32, kv_dtype=kv, head_size=64, window=True, chunked=True) for kv in (torch.float32, torch.int8)),
 )
 
 IMPLS = tuple(

@@ -23,6 +23,7 @@ def paged_attention(
     soft_cap: float = 0.0,
     scales: Scales | None = None,
     sinks: Tensor | None = None,
+    chunked: bool = False,
 ) -> Tensor:
     out = q.new_empty(*q.shape[:2], v_cache.shape[-1])
     starts, contexts = query_starts.tolist(), context_lens.tolist()
@@ -36,13 +37,22 @@ def paged_attention(
             rows = slice(starts[i] + row, starts[i] + min(row + tile, n_query))
             low = first_position + row
             high = low + rows.stop - rows.start
-            seen_from = max(0, low - window + 1) if window else 0
+            seen_from = int(_first_seen(torch.tensor(low), window, chunked=chunked))
             k, v = (_gather(cache, block_tables[i], seen_from, high) for cache in (k_cache, v_cache))
             if scales is not None:
                 of_k, of_v = (_gather(scale, block_tables[i], seen_from, high) for scale in scales)
                 k, v = k * of_k.unsqueeze(-1), v * of_v.unsqueeze(-1)
-            out[rows] = _attend(q[rows], k, v, low - seen_from, scale, window, soft_cap, sinks)
+            positions = torch.arange(low, high, device=q.device)
+            begins = _first_seen(positions, window, chunked=chunked)
+            out[rows] = _attend(q[rows], k, v, positions - seen_from, begins - seen_from, scale, soft_cap, sinks)
     return out
+
+
+def _first_seen(positions: Tensor, window: int, *, chunked: bool) -> Tensor:
+    """Of queries at these positions: the first position whose key each of them sees."""
+    if not window:
+        return torch.zeros_like(positions)
+    return positions // window * window if chunked else (positions - window + 1).clamp(min=0)
 
 
 def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor:
@@ -55,21 +65,19 @@ def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, offset: int, scale: float, window: int, soft_cap: float, sinks: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, begins: Tensor, scale: float, soft_cap: float, sinks: Tensor | None
 ) -> Tensor:
-    """q [m, H, D] at positions offset .. offset + m; k, v [c, Hkv, D or Dv] at positions 0 .. c; [m, H, Dv] of q's dtype."""
+    """q [m, H, D] at positions int64 [m], each of which sees from begins [m] on; k, v [c, Hkv, D or Dv] at positions 0 .. c;
+    [m, H, Dv] of q's dtype."""
     m, n_heads, head_size = q.shape
     n_kv_heads = k.shape[1]
     grouped = q.float().view(m, n_kv_heads, n_heads // n_kv_heads, head_size).permute(1, 2, 0, 3)
     scores = grouped.reshape(n_kv_heads, -1, head_size) @ k.permute(1, 2, 0) * scale
     if soft_cap:
         scores = torch.tanh(scores / soft_cap) * soft_cap
-    if m > 1 or window:
-        query = torch.arange(offset, offset + m, device=q.device).unsqueeze(1)
-        key = torch.arange(k.shape[0], device=q.device).unsqueeze(0)
-        hidden = key > query
-        if window:
-            hidden |= query - key >= window
+    if m > 1:
+        key = torch.arange(k.shape[0], device=q.device)
+        hidden = (key > positions.unsqueeze(1)) | (key < begins.unsqueeze(1))
         scores.view(n_kv_heads, -1, m, k.shape[0]).masked_fill_(hidden, -torch.inf)
     if sinks is not None:
         of_rows = sinks.float().view(n_kv_heads, -1, 1).expand(-1, -1, m).reshape(n_kv_heads, -1, 1)

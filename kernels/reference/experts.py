@@ -14,7 +14,7 @@ from kernels.reference.linear import quant_linear
 
 def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     logits = logits.float()
-    scores = {"softmax": lambda: torch.softmax(logits, -1), "sigmoid": logits.sigmoid, "chosen": lambda: logits}[routing.scores]()
+    scores = {"softmax": lambda: torch.softmax(logits, -1), "sigmoid": logits.sigmoid}.get(routing.scores, lambda: logits)()
     choice = (scores if bias is None else scores + bias).nan_to_num(-torch.inf, torch.inf, -torch.inf)
     if routing.n_groups > 1:
         grouped = choice.unflatten(1, (routing.n_groups, -1))
@@ -25,6 +25,8 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor
     gains = scores.gather(1, ids)
     if routing.scores == "chosen":
         gains = torch.softmax(gains, -1)
+    elif routing.scores == "chosen_sigmoid":
+        gains = gains.sigmoid()
     if routing.normalised:
         gains = gains / (_in_order(gains) + routing.eps)
     gains = gains * routing.scale
@@ -41,20 +43,23 @@ def experts_gated(
     activation: str,
     alpha: float = 1.0,
     limit: float = 0.0,
+    factors: Tensor | None = None,
 ) -> Tensor:
     out = x.new_empty(*ids.shape, gate.shape[0] // n_experts)
     for expert, rows, slots in _by_expert(ids):
-        halves = (_of_expert(x[rows], weight, bias, expert, n_experts) for weight, bias in zip((gate, up), biases, strict=True))
-        out[rows, slots] = _activated(*halves, activation, alpha, limit)
+        given = x[rows] if factors is None else x[rows].float() * factors[rows, slots, None]
+        halves = (_of_expert(given, weight, bias, expert, n_experts) for weight, bias in zip((gate, up), biases, strict=True))
+        out[rows, slots] = _activated(*halves, activation, alpha, limit).to(x.dtype)
     return out.flatten(1)
 
 
-def experts_down(inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int) -> Tensor:
+def experts_down(inner: Tensor, ids: Tensor, gains: Tensor | None, down: Weight, bias: Tensor | None, n_experts: int) -> Tensor:
     slotted = inner.unflatten(1, (ids.shape[1], -1))
     out = inner.new_empty(*ids.shape, down.shape[0] // n_experts)
     for expert, rows, slots in _by_expert(ids):
         out[rows, slots] = _of_expert(slotted[rows, slots], down, bias, expert, n_experts)
-    return _in_order(out.float() * gains[..., None], dim=1)[:, 0].to(inner.dtype)
+    weighed = out.float() if gains is None else out.float() * gains[..., None]
+    return _in_order(weighed, dim=1)[:, 0].to(inner.dtype)
 
 
 def add_gated(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:

@@ -57,6 +57,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 257, "use_double_wide_mlp": True},
         },
     ),
+    "llama4": (
+        "llama4_text",
+        {
+            **{"num_hidden_layers": 5, "no_rope_layers": [1, 0, 1, 1, 0], "attention_chunk_size": 21, "head_dim": 16},
+            **{"floor_scale": 16, "attn_scale": 0.7, "num_local_experts": 6, "interleave_moe_layer_step": 2},
+            "intermediate_size_mlp": 80,
+        },
+    ),
     "transformers' own": ("gpt_neox", {"hidden_act": "gelu"}),
     "mamba alone": ("bamba", {"num_hidden_layers": 3, "attn_layer_indices": [], "mamba_n_heads": 8, "mamba_d_state": 16}),
 }
@@ -67,6 +75,7 @@ KINDS = {
     "bamba": ["all tokens", "state"],
     "deepseek": ["all tokens"],
     "gemma4": ["all tokens", "window of 21"],
+    "llama4": ["all tokens", "window of 21"],
     "transformers' own": ["all tokens"],
     "mamba alone": ["state"],
 }

@@ -167,6 +167,7 @@ def paged_attention(
     soft_cap: float = 0.0,
     scales: Scales | None = None,
     sinks: Tensor | None = None,
+    chunked: bool = False,
 ) -> Tensor:
     """One query row at a time, over a Python list of the positions it sees."""
     out = q.new_zeros(*q.shape[:2], v_cache.shape[-1])
@@ -176,7 +177,8 @@ def paged_attention(
         n_query = starts[i + 1] - starts[i]
         for j in range(n_query):
             position = context - n_query + j
-            seen = [p for p in range(position + 1) if not window or position - p < window]
+            of_row = position % window if window and chunked else window - 1
+            seen = [p for p in range(position + 1) if not window or position - p <= of_row]
             blocks, offsets = [tables[i][p // block_size] for p in seen], [p % block_size for p in seen]
             keys, values = k_cache[blocks, offsets].double(), v_cache[blocks, offsets].double()
             if scales is not None:

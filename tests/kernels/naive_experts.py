@@ -20,7 +20,7 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor
         if routing.scores == "softmax":
             scores = _softmax(of_row)
         else:
-            scores = [1 / (1 + math.exp(-x)) for x in of_row] if routing.scores == "sigmoid" else of_row
+            scores = [_sigmoid(x) for x in of_row] if routing.scores == "sigmoid" else of_row
         choice = scores if bias is None else [score + add for score, add in zip(scores, bias.double().tolist(), strict=True)]
         choice = [-math.inf if math.isnan(x) else x for x in choice]
         best = [sum(sorted(choice[g * size : (g + 1) * size])[::-1][: routing.n_best]) for g in range(routing.n_groups)]
@@ -30,11 +30,17 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing, factors: Tensor
         of_chosen = [scores[i] for i in chosen]
         if routing.scores == "chosen":
             of_chosen = _softmax(of_chosen)
+        if routing.scores == "chosen_sigmoid":
+            of_chosen = [_sigmoid(x) for x in of_chosen]
         total = sum(of_chosen) + routing.eps if routing.normalised else 1.0
         ids[row] = torch.tensor(chosen)
         of_experts = [1.0 if factors is None else float(factors[i]) for i in chosen]
         gains[row] = torch.tensor([gain / total * routing.scale * of for gain, of in zip(of_chosen, of_experts, strict=True)])
     return ids, gains
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
 
 
 def _softmax(values: list[float]) -> list[float]:
@@ -48,14 +54,14 @@ def experts_gated(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
 
     def experts_gated(
         x: Tensor, ids: Tensor, gate: Weight, up: Weight, biases: tuple[Tensor | None, Tensor | None], n_experts: int,
-        activation: str, alpha: float = 1.0, limit: float = 0.0,
+        activation: str, alpha: float = 1.0, limit: float = 0.0, factors: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         width = gate.shape[0] // n_experts
         values = [dense(weight).view(n_experts, width, -1) for weight in (gate, up)]
         added = [0 if bias is None else bias.double().view(n_experts, width)[ids.long()] for bias in biases]
+        given = x.double()[:, None] * (torch.ones(*ids.shape) if factors is None else factors).double()[..., None]
         gated, raised = (
-            torch.einsum("nh,nkfh->nkf", x.double(), of_all[ids.long()]) + bias
-            for of_all, bias in zip(values, added, strict=True)
+            torch.einsum("nkh,nkfh->nkf", given, of_all[ids.long()]) + bias for of_all, bias in zip(values, added, strict=True)
         )
         if activation == "clipped":
             gated, raised = gated.clamp(max=limit), raised.clamp(-limit, limit) + 1
@@ -72,12 +78,14 @@ def experts_gated(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
 def experts_down(dense: Callable[[Weight], Tensor]) -> Callable[..., Tensor]:
     """dense: a weight's values in float64."""
 
-    def experts_down(inner: Tensor, ids: Tensor, gains: Tensor, down: Weight, bias: Tensor | None, n_experts: int) -> Tensor:
+    def experts_down(
+        inner: Tensor, ids: Tensor, gains: Tensor | None, down: Weight, bias: Tensor | None, n_experts: int
+    ) -> Tensor:
         of_all = dense(down).view(n_experts, -1, down.shape[1])[ids.long()]
         out = torch.einsum("nkf,nkhf->nkh", inner.double().unflatten(1, (ids.shape[1], -1)), of_all)
         if bias is not None:
             out = out + bias.double().view(n_experts, -1)[ids.long()]
-        return (out * gains.double()[..., None]).sum(1).to(inner.dtype)
+        return (out if gains is None else out * gains.double()[..., None]).sum(1).to(inner.dtype)
 
     return experts_down
 

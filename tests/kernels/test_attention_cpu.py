@@ -49,6 +49,7 @@ class Text:
         blocks = self.table[positions // block_size].long()
         set_random(self.caches, self.scales, (blocks, positions % block_size), g)
         self.settings = (d**-0.5, 100 if spec.window else 0, 5.0 if spec.soft_cap else 0.0)
+        self.chunked = spec.chunked
 
     def rows(self, *parts: tuple[int, int]) -> Tensor:
         """Attention of positions first .. last for each part, all in one call."""
@@ -56,17 +57,19 @@ class Text:
         starts = torch.tensor([0, *(last - first for first, last in parts)]).cumsum(0).int()
         contexts = torch.tensor([last for _, last in parts], dtype=torch.int32)
         tables = self.table.repeat(len(parts), 1)
-        return paged_attention(q, *self.caches, starts, contexts, tables, *self.settings, self.scales)
+        return paged_attention(q, *self.caches, starts, contexts, tables, *self.settings, self.scales, None, self.chunked)
 
 
 @pytest.mark.parametrize("kv_dtype", TYPES)
-@pytest.mark.parametrize(("window", "soft_cap"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("window", "chunked", "soft_cap"), [(False, False, False), (True, False, False), (True, True, False), (False, False, True)]
+)
 @pytest.mark.parametrize("head_size", [64, 72, 80])
 def test_a_row_has_the_same_bits_alone_in_a_batch_and_in_any_chunk(
-    head_size: int, kv_dtype: torch.dtype, window: bool, soft_cap: bool
+    head_size: int, kv_dtype: torch.dtype, window: bool, chunked: bool, soft_cap: bool
 ) -> None:
-    spec = OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=head_size, window=window, soft_cap=soft_cap)
-    text = Text(spec)
+    flags = {"window": window, "chunked": chunked, "soft_cap": soft_cap}
+    text = Text(OpSpec(dtype=torch.float32, kv_dtype=kv_dtype, head_size=head_size, **flags))
     native.set_threads(1)
     whole = text.rows((0, CONTEXT))
     assert whole.isfinite().all()

@@ -68,6 +68,12 @@ def test_an_attention_that_forgets_the_window_is_noticed() -> None:
     assert any("chunks beside decodes" in failure for failure in check(forgetful))
 
 
+def test_an_attention_that_takes_a_chunk_for_a_window_is_noticed() -> None:
+    honest, spec = _reference("paged_attention"), replace(CPU_F32, window=True, chunked=True)
+    sliding = replace(honest, fn=lambda *args: honest.fn(*args[:-1], False), specs=(spec,))
+    assert any("at borders of chunks" in failure for failure in check(sliding))
+
+
 def test_an_attention_that_reads_past_the_context_is_noticed() -> None:
     honest = _reference("paged_attention")
 
@@ -206,9 +212,9 @@ def test_an_attention_that_takes_the_scales_of_others_is_noticed(forgotten: int)
     honest = _reference("paged_attention")
 
     def careless(*args):
-        scales = [scale.clone() for scale in args[-1]]
+        scales = [scale.clone() for scale in args[9]]
         scales[forgotten][:, ::2] = scales[forgotten][:, 1::2]
-        return honest.fn(*args[:-1], tuple(scales))
+        return honest.fn(*args[:9], tuple(scales), *args[10:])
 
     assert check(replace(honest, fn=careless, specs=(INT8,)), naive.paged_attention) != []
 

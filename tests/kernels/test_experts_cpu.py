@@ -69,6 +69,14 @@ def test_equal_scores_go_to_the_lowest_ids_in_every_implementation() -> None:
         assert impl.fn(torch.full((1, 6), torch.nan), None, Routing(2))[0].tolist() == [[0, 1]]
 
 
+def test_of_logits_whose_sigmoid_is_the_same_the_largest_is_chosen_in_every_implementation() -> None:
+    logits = torch.tensor([[30.0, 40.0, 35.0, -3.0]])
+    assert logits.sigmoid().unique().numel() == 2
+    for impl in implementations("route"):
+        ids, gains = impl.fn(logits, None, Routing(2, "chosen_sigmoid"))
+        assert ids.tolist() == [[1, 2]] and gains.tolist() == [[1.0, 1.0]]
+
+
 def test_more_experts_than_the_groups_have_are_refused() -> None:
     with pytest.raises(ValueError, match="groups and experts"):
         _impl("route").fn(torch.zeros(1, 6), None, Routing(3, n_groups=3, n_used_groups=1))

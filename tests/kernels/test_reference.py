@@ -25,9 +25,11 @@ def test_attention_equals_torch_on_a_whole_prompt() -> None:
     torch.testing.assert_close(reference.paged_attention(*args), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [False, True])
-def test_attention_in_tiles_of_query_rows_equals_attention_at_once(window: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=window)
+@pytest.mark.parametrize(("window", "chunked"), [(False, False), (True, False), (True, True)])
+def test_attention_in_tiles_of_query_rows_equals_attention_at_once(
+    window: bool, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = OpSpec(dtype=torch.float32, kv_dtype=torch.float32, head_size=64, window=window, chunked=chunked)
     args = attention_arguments(spec, BATCHES["chunks beside decodes"], torch.Generator().manual_seed(5))
     at_once = reference.paged_attention(*args)
     monkeypatch.setattr(attention, "_MOST_SCORES", 1000)

@@ -9,7 +9,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.weights.config import ModelConfig, RopeConfig
 from engine.weights.fields import Fields
-from engine.weights.gguf import experts, gemma4, latent
+from engine.weights.gguf import experts, gemma4, latent, llama4
 from engine.weights.gguf.plain import Described, pattern_windows, plain
 
 
@@ -156,6 +156,7 @@ def _gemma(config: ModelConfig, *, n_layers_of_27b: int) -> ModelConfig:
 
 READERS: dict[str, Callable[[Fields, Described], ModelConfig]] = {
     "llama": llama,
+    "llama4": llama4.llama4,
     "mistral3": mistral3,
     "qwen2": qwen2,
     "qwen2vl": qwen2,

@@ -189,6 +189,7 @@ NAMES: dict[str, Names] = {
     "starcoder2": Names(_LAYER | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
     "nemotron": Names(undo={r".*norm\.weight": _minus_one}),
     "mixtral": Names(_LAYER | _EXPERTS, permuted=True),
+    "llama4": Names(_LAYER | _EXPERTS),
     "qwen2_moe": Names(_LAYER | _EXPERTS),
     "qwen3_moe": Names(_LAYER | _EXPERTS),
     "ernie4_5_moe": Names(_LAYER | _EXPERTS),

@@ -21,6 +21,7 @@ from engine.weights.hf import (
     granite_hybrid,
     lfm2,
     llama,
+    llama4,
     mixtures,
     olmo,
     phi3,
@@ -30,6 +31,7 @@ from engine.weights.hf import (
 
 READERS: dict[str, Callable[[Fields], ModelConfig]] = {
     "llama": llama.llama,
+    "llama4_text": llama4.llama4,
     "mistral": llama.mistral,
     "ministral": llama.ministral,
     "ministral3": llama.ministral3,
@@ -90,6 +92,7 @@ TEXT_HALVES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3_vl_moe": ("qwen3_vl_moe_text", mixtures.QWEN3_VL_MOE_TEXT),
     "qwen3_vl": ("qwen3_vl_text", llama.QWEN3_VL_TEXT),
     "mistral3": ("mistral", {}),
+    "llama4": ("llama4_text", {}),
 }
 """Models that also see images -> the type of their text half, and what it has where its configuration is silent."""
 
@@ -113,5 +116,6 @@ def _text_config(fields: Fields, model_type: str) -> Mapping[str, Any]:
         raise fields.bad("text_config", "is a model with images again, instead of the text half of this one")
     text_type, defaults = TEXT_HALVES[model_type]
     tied = {"tie_word_embeddings": True} if fields.flag("tie_word_embeddings", False) else {}  # the whole model's wins
-    given = {name: value for name, value in text.items() if value is not None}
+    # A null counts as absent where something else stands for it, and else it may say that there is no window.
+    given = {name: value for name, value in text.items() if value is not None or name not in ("model_type", *defaults)}
     return {"model_type": text_type, **defaults, **given, **tied}

@@ -160,7 +160,8 @@ def _llama3_factors(rope: dict[str, Any], head_dim: int) -> Tensor:
     factors, original = [], rope["original_max_position_embeddings"]
     for i in range(0, head_dim, 2):
         turns = original / (2 * math.pi * rope["rope_theta"] ** (i / head_dim))  # within the window of the training
-        smooth = (turns - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+        stretch = max(rope["high_freq_factor"] - rope["low_freq_factor"], 1e-9)  # none in Llama 4
+        smooth = (turns - rope["low_freq_factor"]) / stretch
         smooth = min(max(smooth, 0.0), 1.0)
         factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
     return torch.tensor(factors)

@@ -1,7 +1,8 @@
 """GGUF files of tiny models with experts and of hybrids, as the classes of llama.cpp's convert_hf_to_gguf.py make them.
 
 Of the classes: LlamaModel (mixtral), Qwen2MoeModel, Qwen3MoeModel, Qwen3NextModel, Qwen3_5MoeTextModel with
-_LinearAttentionVReorderBase, GptOssModel, Glm4MoeModel, LFM2Model, LFM2MoeModel, GraniteHybridModel with Mamba2Model.
+_LinearAttentionVReorderBase, GptOssModel, Glm4MoeModel, LFM2Model, LFM2MoeModel, GraniteHybridModel with Mamba2Model,
+Llama4Model.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.engine.models.converted import _describe
+from tests.engine.models.converted import _describe, _llama3_factors
 
 ARCHITECTURES = {
     **{"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next"},
     **{"qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe"},
-    **{"ernie4_5_moe": "ernie4_5-moe"},
+    **{"ernie4_5_moe": "ernie4_5-moe", "llama4_text": "llama4"},
     **{"lfm2": "lfm2", "lfm2_moe": "lfm2moe", "granitemoehybrid": "granitehybrid"},
 }
 """By model_type."""
@@ -48,7 +49,7 @@ def to_gguf(
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     for name, values in _converted(_fused(_merged(tensors)) if fused else _merged(tensors), config):
         gguf_name = names.get_name(name, (".weight", ".bias")) or name
-        assert gguf_name != name or name.startswith(("blk.", "token_embd", "output")), name
+        assert gguf_name != name or name.startswith(("blk.", "token_embd", "output", "rope_freqs")), name
         data, kind = values.float().contiguous().numpy(), quantised.get(gguf_name.split(".")[2] if ".layers." in name else "")
         of_type = gguf.GGMLQuantizationType[kind or "F32"]
         writer.add_tensor(gguf_name, gguf.quantize(data, of_type) if kind else data, raw_dtype=of_type)
@@ -68,6 +69,10 @@ def _describe_all(writer: gguf.GGUFWriter, config: Any, width: int) -> None:
         config.rms_norm_eps = config.norm_eps
         config.intermediate_size = width
         config.num_key_value_heads = [heads if of_layer == "full_attention" else 0 for of_layer in config.layer_types]
+    if kind == "llama4_text":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+        writer.add_interleave_moe_layer_step(config.interleave_moe_layer_step)
+        config.intermediate_size = config.intermediate_size_mlp
     if kind == "granitemoehybrid":
         config.num_key_value_heads = [heads if "full" in of_layer else 0 for of_layer in config.layer_types]
     _describe(writer, config)
@@ -255,6 +260,19 @@ def _granite(name: str, values: Tensor, config: Any) -> Iterator[Named]:
         yield from _permuted(name, values, config)
 
 
+def _llama4(name: str, values: Tensor, config: Any) -> Iterator[Named]:
+    """Heads stay as they are: pairs of neighbours turn, in llama.cpp too."""
+    if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        name, values = f"{name}.weight", values.transpose(-1, -2)
+    if "gate_up_proj" in name:
+        for part, of_part in zip(("gate_proj", "up_proj"), values.chunk(2, 1), strict=True):
+            yield name.replace("gate_up_proj", part), of_part
+    else:
+        yield name, values
+    if name == "model.norm.weight" and config.rope_parameters["rope_type"] == "llama3":
+        yield "rope_freqs.weight", _llama3_factors(config.rope_parameters, config.head_dim)
+
+
 _CONVERT: dict[str, Callable[[str, Tensor, Any], Iterator[Named]]] = {
     "mixtral": _permuted,
     "qwen3_next": _qwen3_next,
@@ -266,4 +284,5 @@ _CONVERT: dict[str, Callable[[str, Tensor, Any], Iterator[Named]]] = {
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
     "granitemoehybrid": _granite,
+    "llama4_text": _llama4,
 }

@@ -21,6 +21,11 @@ _YARN = {
 }
 _CONV = ["conv", "full_attention", "conv", "conv", "full_attention"]
 
+_LLAMA4 = {
+    **{"num_hidden_layers": 5, "no_rope_layers": [1, 0, 1, 1, 0], "attention_chunk_size": 9, "head_dim": 16},
+    **{"floor_scale": 5, "attn_scale": 0.7, "num_local_experts": 6, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 80},
+}
+
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 5}),
     "mixtral, window": ("mixtral", {"num_local_experts": 4, "sliding_window": 9, "head_dim": 32}),
@@ -59,6 +64,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_EXPERTS, "layer_types": _CONV[:3], "num_dense_layers": 1, "routed_scaling_factor": 1.5, "use_expert_bias": False},
     ),
     "granitemoehybrid": ("granitemoehybrid", {**_GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    "llama4": ("llama4_text", _LLAMA4),
+    "llama4, two experts of a token, neither norms nor growth": (
+        "llama4_text",
+        {
+            **{**_LLAMA4, "num_experts_per_tok": 2, "moe_layers": [0, 1, 4], "use_qk_norm": False, "attention_bias": True},
+            # Gate and up of an expert are as wide together as they are long.
+            **{"attention_chunk_size": 16, "attn_temperature_tuning": False, "intermediate_size": 32},
+        },
+    ),
+    "llama4 without experts, all seen": (
+        "llama4_text",
+        {**_LLAMA4, "moe_layers": [], "no_rope_layers": [1] * 5, "attention_chunk_size": None, "tie_word_embeddings": True},
+    ),
     "granitemoehybrid, no experts, turned": (
         "granitemoehybrid",
         {**_GRANITE, "num_local_experts": 0, "position_embedding_type": "rope"},

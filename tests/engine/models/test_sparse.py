@@ -43,16 +43,32 @@ def test_steps_are_recorded_as_a_whole_and_give_the_same_bits(name: str, tmp_pat
         assert torch.equal(ours, theirs)
 
 
+_LLAMA3 = {
+    **{"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+    "original_max_position_embeddings": 32,
+}
+"""As Llama 4 Scout has it, without a stretch between what is stretched and what is not."""
+
 NOT_IN_GGUF = {
     "mixtral, window": "llama files have no windows",
     "qwen2_moe, some layers, normalised": "qwen2moe files do not say that gains are normalised",
     "qwen3_moe, every other layer": "qwen3moe files do not say that gains are not normalised",
     "lfm2_moe, scaled, without a bias": "lfm2moe files have no factor",
     "granitemoehybrid, no experts, turned": "converters turn no attention of models with Mamba",
+    "llama4": "chunks of llama4 files are of 8192 tokens",
+    "llama4, two experts of a token, neither norms nor growth": "chunks of llama4 files are of 8192 tokens",
+    "llama4 without experts, all seen": "llama4 files do not say that all layers are turned",
 }
 IN_GGUF = {
     **{name: model for name, model in sparse.MODELS.items() if name not in NOT_IN_GGUF},
     "qwen3_5": test_families.MODELS["qwen3_5"],
+    "llama4, as files have it": (
+        "llama4_text",
+        {
+            **{"num_hidden_layers": 5, "head_dim": 16, "num_local_experts": 6, "interleave_moe_layer_step": 2},
+            **{"intermediate_size_mlp": 80, "rope_parameters": _LLAMA3},
+        },
+    ),
     "granitemoehybrid, no experts": (
         "granitemoehybrid",
         {**sparse.MODELS["granitemoehybrid"][1], "num_local_experts": 0},

@@ -57,6 +57,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {**_PIXTRAL, "num_key_value_heads": 2, "position_embedding_size": 16},
         {"audio_config": None},
     ),
+    "llama4": (
+        "llama4",
+        {
+            **{"head_dim": 16, "attention_chunk_size": 9, "num_local_experts": 4, "intermediate_size_mlp": 80},
+            **{"no_rope_layers": [], "no_rope_layer_interval": 2, "interleave_moe_layer_step": 2},
+        },
+        {
+            **{"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16},
+            **{"patch_size": 4, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32},
+        },
+        {"tie_word_embeddings": False},
+    ),
     "mistral3, tied": ("mistral3", {"model_type": "mistral", "sliding_window": None}, _PIXTRAL, {}),
     "mistral3 of ministral3": (
         "mistral3",
@@ -88,7 +100,10 @@ def _check(path: Path, expected: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
-    _check(tmp_path, tiny.logits(_saved(tmp_path, name), PROMPTS))
+    model = _saved(tmp_path, name)
+    # Around a text alone, transformers' Llama 4 asks its text half for what that does not return.
+    oracle = model.language_model if name == "llama4" else model
+    _check(tmp_path, tiny.logits(oracle, PROMPTS))
 
 
 def test_an_older_file_has_the_texts_fields_among_those_of_the_whole(tmp_path: Path) -> None:

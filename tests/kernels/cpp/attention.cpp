@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <tuple>
 #include <type_traits>
 
 #include "check.h"
@@ -46,15 +47,21 @@ struct Sequence {
     // Rows first .. first + n of KV head 1.
     AttentionTile tile(float* out, int64_t first, int64_t n) const {
         const int64_t start = CONTEXT - n_query, low = start + first / GROUP, high = start + (first + n - 1) / GROUP;
-        const int64_t from = window > 0 ? std::max<int64_t>(0, low - window + 1) : 0;
+        const int64_t from = first_seen(low);
         return {q.data(), out, GROUP * head_size, GROUP * head_size, table.data(), 1, start, first, n, from / SPLIT, high / SPLIT + 1};
+    }
+
+    int64_t first_seen(int64_t position) const {
+        int64_t from = 0;
+        while (window > 0 && (shape.chunked ? from / window != position / window : position - from >= window)) ++from;
+        return from;
     }
 
     std::vector<double> plain(int64_t row) const {
         const int64_t position = CONTEXT - n_query + row / GROUP;
         std::vector<double> weights(size_t(position + 1)), out(size_t(head_size), 0.0);
         double most = -1e300, sum = 0;
-        const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+        const int64_t from = first_seen(position);
         for (int64_t i = from; i <= position; ++i) {
             double score = 0;
             for (int64_t d = 0; d < head_size; ++d) score += double(q[row * head_size + d]) * k[key(1, i, d)];
@@ -146,11 +153,14 @@ std::unique_ptr<float, Free> scratch(int64_t head_size) {
 template <typename Of>
 void compare(Check& check) {
     for (const int64_t head_size : {16, 24, 64, 80}) {
-        for (const auto& [window, soft_cap] : {std::pair<int64_t, float>(0, 0.0f), {70, 0.0f}, {0, 0.5f}, {300, 0.5f}}) {
-            const Of sequence(head_size, 8, window, soft_cap);
+        // Chunks of 149 and 297 have borders, at 596 and 594, among the rows' positions and within a block.
+        for (const auto& [window, soft_cap, chunked] : {std::tuple<int64_t, float, bool>(0, 0.0f, false), {70, 0.0f, false}, {0, 0.5f, false},
+                                                        {300, 0.5f, false}, {149, 0.0f, true}, {297, 0.5f, true}}) {
+            Of sequence(head_size, 8, window, soft_cap);
+            sequence.shape.chunked = chunked;
             const auto memory = scratch(head_size);
             for (const auto& [first, n] : {std::pair<int64_t, int64_t>(0, 5), {5, 1}, {6, 30}, {36, 4}}) {
-                check.about("head size " + std::to_string(head_size) + ", window " + std::to_string(window) + ", rows from " +
+                check.about("head size " + std::to_string(head_size) + ", window " + std::to_string(window) + (chunked ? ", chunked" : "") + ", rows from " +
                             std::to_string(first));
                 Values out(sequence.q.size(), 7.0f), joined(sequence.q.size(), 7.0f);
                 const AttentionTile tile = sequence.tile(out.data(), first, n);

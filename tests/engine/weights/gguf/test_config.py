@@ -14,7 +14,16 @@ from engine.weights.gguf.config import from_gguf
 SHAPES = {"token_embd.weight": (100, 64)}
 
 
-def _config(family: str = "llama", rope_factors: tuple[float, ...] | None = None, **changes: Any) -> ModelConfig:
+ROUTED = {**SHAPES, "blk.1.ffn_gate_inp.weight": (16, 64), "blk.1.ffn_gate_shexp.weight": (96, 64)}
+"""With experts in one layer."""
+
+
+def _config(
+    family: str = "llama",
+    rope_factors: tuple[float, ...] | None = None,
+    shapes: dict[str, tuple[int, ...]] = SHAPES,
+    **changes: Any,
+) -> ModelConfig:
     fields: dict[str, Any] = {
         "block_count": 7,
         "context_length": 4096,
@@ -28,7 +37,7 @@ def _config(family: str = "llama", rope_factors: tuple[float, ...] | None = None
         fields["attention.sliding_window"] = 512
     fields |= {name.replace("__", "."): value for name, value in changes.items()}
     metadata = {"general.architecture": family} | {f"{family}.{name}": value for name, value in fields.items()}
-    return from_gguf(metadata, SHAPES, rope_factors, "x.gguf")
+    return from_gguf(metadata, shapes, rope_factors, "x.gguf")
 
 
 def test_defaults_of_absent_keys() -> None:
@@ -87,6 +96,20 @@ def test_windows_of_olmo3_are_not_scaled_and_olmo2_has_none() -> None:
     assert not any(_config("olmo2").windows)
 
 
+LLAMA4 = {"expert_count": 16, "expert_used_count": 1, "expert_feed_forward_length": 96}
+
+
+def test_llama4_is_what_llama_cpp_takes_for_all_of_them() -> None:
+    config = _config("llama4", shapes=ROUTED, **LLAMA4)
+    assert config.windows == (8192, 8192, 8192, 0, 8192, 8192, 8192) and config.chunked_windows
+    assert [rope is not None for rope in config.ropes] == [True, True, True, False, True, True, True]
+    assert (config.query_growth, config.query_shift, config.ropes[0].theta) == ((0.1, 8192), 1, 5e5)
+    assert config.head_norms and not _config("llama4", shapes=ROUTED, **{**LLAMA4, "expert_count": 128}).head_norms
+    assert (config.experts.layers, config.experts.shared_width, config.experts.gains_first) == ((1,), 96, True)
+    assert config.experts.routing.scores == "chosen_sigmoid"
+    assert _config("llama4", shapes=ROUTED, **LLAMA4, expert_gating_func=2).experts == config.experts
+
+
 def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
     config = _config("gemma3", block_count=62, attention__key_length=32)
     assert config.attention_scale == 16**-0.5
@@ -113,6 +136,10 @@ def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
         ({"family": "stablelm", "use_parallel_residual": True}, "use_parallel_residual is true"),
         ({"family": "command-r", "attention__layer_norm_epsilon": 1e-5}, "logit_scale is missing"),
         ({"rope_factors": (1.0,) * 7 + (0.0,)}, "rope_freqs"),
+        ({"family": "llama4"}, "expert_count is not to be had"),
+        ({"family": "llama4", "attention__sliding_window": 0}, "sliding_window is 0, but .* 8192"),
+        ({"family": "llama4", "shapes": ROUTED, **LLAMA4, "rope__freq_base_swa": 1e4}, "freq_base_swa differs"),
+        ({"family": "llama4", "shapes": ROUTED, **LLAMA4, "rope__scaling__type": "yarn"}, "scaling.type is yarn"),
     ],
 )
 def test_a_wrong_value_is_named(changes: dict[str, Any], message: str) -> None:

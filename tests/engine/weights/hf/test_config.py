@@ -75,7 +75,7 @@ def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[st
     [
         *("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "ministral", "ministral3", "gemma2", "phi3", "olmo2", "olmo3"),
         *("smollm3", "granite", "starcoder2", "cohere", "cohere2", "glm", "glm4", "exaone4", "nemotron"),
-        *("gemma", "seed_oss", "ernie4_5", "arcee", "stablelm"),
+        *("gemma", "seed_oss", "ernie4_5", "arcee", "stablelm", "llama4_text"),
     ],
 )
 def test_absent_fields_have_the_defaults_of_transformers(model_type: str) -> None:
@@ -150,6 +150,46 @@ def test_the_text_half_of_a_gemma_that_sees() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "turned", "windows"),
+    [
+        ({}, [1, 1, 1, 0, 1, 1, 1], [8192, 8192, 8192, 0, 8192, 8192, 8192]),
+        ({"no_rope_layers": [], "attention_chunk_size": 16}, [1, 1, 1, 0, 1, 1, 1], [16, 16, 16, 0, 16, 16, 16]),
+        ({"no_rope_layer_interval": 2, "attention_chunk_size": None}, [1, 0, 1, 0, 1, 0, 1], [0] * 7),
+        ({"no_rope_layers": [1] * 7, "layer_types": ["full_attention"] * 7}, [1] * 7, [0] * 7),
+    ],
+)
+@pytest.mark.parametrize("seeing", [False, True])
+def test_llama4_turns_layers_that_see_a_chunk(
+    seeing: bool, settings: dict[str, Any], turned: list[int], windows: list[int]
+) -> None:
+    text = {"model_type": "llama4_text", **SIZES, **settings}
+    config = from_hf({"model_type": "llama4", "text_config": text} if seeing else text)
+    assert [int(rope is not None) for rope in config.ropes] == turned
+    assert config.chunked_windows and list(config.windows) == windows
+
+
+def test_llama4_has_experts_in_every_so_many_layers_or_in_those_that_are_listed() -> None:
+    scout, maverick = _config("llama4_text"), _config("llama4_text", interleave_moe_layer_step=2, num_local_experts=128)
+    assert scout.experts.layers == tuple(range(7)) and maverick.experts.layers == (1, 3, 5)
+    assert (scout.experts.width, scout.experts.shared_width, scout.intermediate_size) == (96, 96, 16_384)
+    assert _config("llama4_text", moe_layers=[0, 6]).experts.layers == (0, 6)
+    assert _config("llama4_text", moe_layers=[], interleave_moe_layer_step=0).experts is None, "as MobileLLM-R1 has it"
+
+
+@pytest.mark.parametrize("tuned", [True, 4])
+def test_llama4_tunes_temperatures_where_it_says_so(tuned: Any) -> None:
+    config = _config("llama4_text", attn_temperature_tuning=tuned, attn_scale=0.2, floor_scale=64)
+    assert (config.query_growth, config.query_shift) == ((0.2, 64), 1)
+    assert _config("llama4_text", attn_temperature_tuning=False).query_growth is None
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_text_half_without_a_window_says_so_by_null(window: int | None) -> None:
+    config = from_hf({"model_type": "mistral3", "text_config": {"model_type": "mistral", **SIZES, "sliding_window": window}})
+    assert config.windows == (window or 0,) * 7
+
+
 @pytest.mark.parametrize("limit", [[0.0, math.inf], [0, math.inf], [0.0, {"__float__": "Infinity"}], [0.0, None], None])
 def test_time_steps_without_a_limit_are_written_in_several_ways(limit: list[Any] | None) -> None:
     assert _config("bamba", time_step_limit=limit) == _config("bamba")
@@ -211,6 +251,16 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
             {"model_type": "qwen3_5_text", "linear_num_value_heads": 3, "linear_num_key_heads": 2},
             "linear_num_key_heads is 2, which does not divide 3",
         ),
+        ({"model_type": "llama4_text", "no_rope_layers": [1, 0]}, "no_rope_layers is not a list of 7"),
+        ({"model_type": "llama4_text", "moe_layers": [7]}, "moe_layers is not a list of layers below 7"),
+        ({"model_type": "llama4_text", "num_experts_per_tok": 17}, "num_experts_per_tok is 17, but there are 16 experts"),
+        ({"model_type": "llama4_text", "layer_types": ["sliding_attention"] * 7}, "list of 7 of chunked_attention"),
+        (
+            {"model_type": "llama4_text", "layer_types": ["chunked_attention"] * 7, "attention_chunk_size": None},
+            "attention_chunk_size is null",
+        ),
+        ({"model_type": "llama4_text", "attn_temperature_tuning": "on"}, "attn_temperature_tuning is 'on'"),
+        ({"model_type": "llama4_text", "rope_parameters": YARN}, "use_qk_norm is true, which of .* rope type yarn"),
         ({"model_type": "bamba", "mamba_n_heads": 8, "mamba_n_groups": 3}, "mamba_n_groups is 3, which does not divide 8"),
         ({"model_type": "bamba", "time_step_limit": [0.0, 0.1]}, "time_step_limit is .*limit are not supported"),
         ({"model_type": "bamba", "time_step_limit": [0.001, math.inf]}, "time_step_limit is .*limit are not supported"),
