@@ -71,6 +71,9 @@ class Room:
                     continue
                 # Whoever was chosen first stays chosen: with all of them in use, the order changes with each request.
                 if not chosen or any(other.current is None for other in chosen):
+                    for other in chosen:
+                        if other not in going:
+                            other.stay()
                     chosen = going
                 host.state, host.waits_for = "waiting", tuple(other.name for other in chosen)
                 for other in chosen:
