@@ -56,8 +56,8 @@ class Room:
         try:
             while True:
                 for other in self._hosts():
-                    if other is not host and other.current is None:
-                        await other.gone()  # what is being unloaded has not given its memory back yet
+                    if other.current is None:
+                        await other.gone()  # what is being unloaded, `host` perhaps, has not given its memory back yet
                 going = await self._who_goes(host)
                 if not host.is_wanted:
                     raise NobodyWaits

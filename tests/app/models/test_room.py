@@ -297,6 +297,20 @@ async def test_what_is_being_unloaded_has_gone_before_another_is_loaded() -> Non
         await asyncio.gather(unloading, other)
 
 
+async def test_a_model_that_comes_back_while_it_goes_drives_out_nobody() -> None:
+    async with running(Small(100, {"a": 45, "b": 45})) as small:
+        await answer(small, "b")
+        engine = small.engine("a")
+        engine.may_close.clear()
+        unloading = asyncio.create_task(small.hosts["a"].unload())
+        await asyncio.sleep(0)
+        again = asyncio.create_task(answer(small, "a"))
+        await asyncio.sleep(0.05)
+        engine.may_close.set()
+        await asyncio.gather(unloading, again)
+        assert small.loaded == {"a", "b"} and small.loads["b"].n_begun == 1
+
+
 async def test_loads_come_one_after_the_other() -> None:
     async with running(Small(100, {"a": 30, "b": 30, "c": 30})) as small:
         small.loads["b"].go.clear()
