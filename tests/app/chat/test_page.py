@@ -93,6 +93,15 @@ async def test_the_page_offers_all_models_of_this_machine_from_the_first_time_on
     assert offered(await site.page()) == [("scripted-1B", True), ("other", False)]
 
 
+async def test_whatever_begins_a_chat_sends_the_chosen_model(site: Site) -> None:
+    on_disk(site, "other")
+    html = await site.page()
+    beginnings = re.findall(r'<(button|form)([^>]* hx-post="/ui/chats"[^>]*)>', html)
+    assert len(beginnings) == 4 and '<select id="model-choice" name="model" form="composer"' in html
+    for tag, attributes in beginnings:
+        assert 'id="composer"' in attributes if tag == "form" else 'hx-include="#model-choice"' in attributes, attributes
+
+
 async def test_after_a_restart_a_chat_goes_on_with_its_model(site: Site) -> None:
     conversation_id = await site.answered()
     on_disk(site, "other")
