@@ -44,7 +44,7 @@ class LocalModel:
     n_bytes: int
     """Weights on disk."""
     managed: bool
-    """Really lies in Pagewell's own folder, links followed, so `models rm` may delete it."""
+    """Really lay in Pagewell's own folder, links followed, when it was found: `models rm` may delete it if it still does."""
     origin: str = ""
     """Whose it is, where it is neither Pagewell's nor named by its path: LM Studio, Ollama, the hub's cache, a folder."""
 
@@ -137,7 +137,8 @@ def _below(folder: Path) -> list[LocalModel]:
 
 def require_own(model: LocalModel) -> None:
     """ModelLoadError for a model that is not Pagewell's to delete, which says whose it is."""
-    if not model.managed:
+    # Folders may have been moved, with a link left behind, since the model was found.
+    if not (model.managed and _is_managed(model.path)):
         whose = f"It belongs to {model.origin}: delete it there." if model.origin else "Delete it yourself."
         raise ModelLoadError(f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", whose)
 

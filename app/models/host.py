@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any, Literal, TypeVar
 
 from app.catalog.disk import LocalModel
-from app.errors import ModelFailed, ModelLoading
+from app.errors import ModelFailed, ModelInUse, ModelLoading, UnknownModel
 from app.signal import Signal
 from engine.async_engine import AsyncEngine, ModelInfo
 from engine.config import EngineConfig
@@ -109,6 +109,8 @@ class ModelHost:
         """Held while the engine comes into memory or leaves it."""
         self._stopping = False
         """No load may begin, and one under way ends at its next tensor."""
+        self._kept_out = False
+        """No load may begin, since its files are being deleted."""
         self._n_failures = 0
         self._retry_at = math.inf
 
@@ -173,7 +175,7 @@ class ModelHost:
         """The engine, which does not leave while it is held here or answers; one that is not in memory is loaded first.
 
         Hold it until the request is queued. Raises ModelLoading while the server's first load goes on, ModelFailed, QueueFull
-        where too many wait for the load, EngineDead when the server is stopping.
+        where too many wait for the load, EngineDead when the server is stopping, UnknownModel while the model is being deleted.
         """
         if self._n_waiting >= self._max_waiting:
             raise QueueFull(f"{self._n_waiting} requests wait for the model {self.name}.", "Come back in a few seconds.")
@@ -229,7 +231,8 @@ class ModelHost:
         self._begin()
 
     def load(self) -> None:
-        """Begin to load if it is neither in memory nor on its way. Raises EngineDead when the server is stopping."""
+        """Begin to load if it is neither in memory nor on its way. Raises EngineDead when the server is stopping, UnknownModel
+        while the model is being deleted."""
         if self.state in ("unloaded", "failed"):
             self._begin(on_demand=True)
         self._wanted = True
@@ -265,6 +268,20 @@ class ModelHost:
         async with self._memory:
             pass
 
+    @asynccontextmanager
+    async def kept_out(self) -> AsyncIterator[None]:
+        """Inside, the model is not in memory, and who asks for it is refused: its files may be deleted. Raises ModelInUse."""
+        if self.state not in ("unloaded", "failed"):
+            raise ModelInUse(f"{self.name} is in memory, or on its way.", "Unload it first.")
+        if self._kept_out:
+            raise ModelInUse(f"{self.name} is being deleted.")
+        self._kept_out = True
+        try:
+            await self.gone()
+            yield
+        finally:
+            self._kept_out = False
+
     async def drain(self, grace_s: float) -> None:
         """The server is stopping: answers may go on for `grace_s`, then those that have not ended end with an error.
         A load under way ends, and none begins."""
@@ -288,6 +305,8 @@ class ModelHost:
     def _begin(self, *, on_demand: bool = False) -> None:
         if self._stopping:
             raise EngineDead("The server is stopping.", "Come back when it runs again.")
+        if self._kept_out:
+            raise UnknownModel(f"The model `{self.name}` is being deleted.")
         self._on_demand = on_demand
         self._wanted = False
         self.state = "loading"

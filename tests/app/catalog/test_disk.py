@@ -125,6 +125,22 @@ def test_what_only_seems_to_lie_in_pagewells_folder_is_the_persons_own(tmp_path:
     assert len(list((tmp_path / "dense").iterdir())) == 3
 
 
+@pytest.mark.parametrize("name", ["dense", "gguf"])
+def test_a_model_that_was_moved_away_since_it_was_found_is_not_deleted(tmp_path: Path, name: str) -> None:
+    folder = paths.models_dir() / name
+    if name == "dense":
+        safetensors_folder(folder)
+    else:
+        put(folder / "x.gguf")
+    model = library.find(name)
+    moved = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(moved)
+    there = set(moved.iterdir())
+    with pytest.raises(ModelLoadError, match="not Pagewell's to delete"):
+        disk.remove(model)
+    assert set(moved.iterdir()) == there
+
+
 def test_removing_does_not_follow_links_out_of_the_folder(tmp_path: Path) -> None:
     weights = put(tmp_path / "own" / "model.safetensors")
     download = put(tmp_path / "cache" / "huggingface" / "precious")
