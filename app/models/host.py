@@ -350,6 +350,7 @@ class ModelHost:
         # Its tracebacks hold the load's variables, half a model among them.
         self.error = error.with_traceback(None)
         error.__cause__ = error.__context__ = None
+        give_back_freed_memory()
         self.state = "failed"
         # The reason may pass: a full memory, a disk that was away, a file that is put in order.
         self._retry_at = time.monotonic() + min(_MAX_RETRY_S, _RETRY_S * 2**self._n_failures)

@@ -24,7 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineDead, ModelLoadError
 from engine.types import SamplingParams
 from tests import models
-from tests.app.models.fakes import Loads
+from tests.app.models.fakes import FakeEngine, Loads
 
 
 @pytest.fixture
@@ -332,6 +332,36 @@ async def test_a_failed_load_keeps_nothing_of_what_it_had_loaded() -> None:
     await reach(host, "failed")
     gc.collect()
     assert held[0]() is None and host.error is not None
+    await host.close()
+
+
+@pytest.mark.parametrize("how", ["unload", "failed load"])
+async def test_what_torch_keeps_of_a_gpus_memory_is_given_back_once_the_model_is_gone(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+    given_back: list[bool] = []
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: given_back.append(held[-1]() is None))
+
+    async def load(progress: Any) -> Any:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        if how == "failed load":
+            raise ModelLoadError("the file ends early")
+        engine = FakeEngine()
+        engine.weights, engine.itself = weights, engine  # engines and their events refer to each other
+        return engine
+
+    host = ModelHost(load, name="m")
+    await host.start()
+    await reach(host, "ready" if how == "unload" else "failed")
+    assert given_back == ([] if how == "unload" else [True])
+    await host.unload()
+    assert given_back == [True]
     await host.close()
 
 

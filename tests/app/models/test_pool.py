@@ -185,6 +185,16 @@ async def test_memory_that_a_cache_has_not_taken_yet_is_not_free(monkeypatch: py
     await host.close()
 
 
+async def test_what_a_model_on_a_gpu_has_in_the_hosts_memory_does_not_come_back_on_the_gpu() -> None:
+    memory = Memory(SimpleNamespace(type="cuda"), free=lambda: 10_000)  # type: ignore[arg-type]
+    groups = (KVGroup(n_blocks=4, layers=(0,), block_bytes=10, n_host_blocks=500),)
+    info = SimpleNamespace(weights_bytes=300, kv_bytes=650, kv_groups=groups)
+    host = ModelHost(Loads(), name="m")
+    host._take_over(SimpleNamespace(info=info, n_live=0, is_alive=True, close=FakeEngine().close))  # type: ignore[arg-type]
+    assert (memory.free_bytes([host]), memory.free_bytes([host], without=[host])) == (10_000, 10_950)
+    await host.close()
+
+
 def test_settings_of_one_model_replace_nothing_else() -> None:
     made = settings.make({"max_num_seqs": 7}, models={"M": {"kv_cache_dtype": "int8"}})
     assert made.engine_for("m") == structs.replace(made.engine, kv_cache_dtype="int8")
