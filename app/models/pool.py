@@ -72,7 +72,9 @@ class ModelPool:
 
         def host_of(of: LocalModel, name: str, *, is_main: bool = False) -> ModelHost:
             config = config_of(settings, of.name, name)
-            predictor = Predictor(of.path, config, caps_window=not is_main)
+            # What was said of the server's own model, or of all, is not to keep others from running.
+            of_all = not is_main and "quantization" not in settings.of_model(of.name, name)
+            predictor = Predictor(of.path, config, caps_window=not is_main, quantizes_dense_only=of_all)
 
             async def load(progress: Progress) -> AsyncEngine:
                 used = await asyncio.to_thread(lambda: predictor.config)

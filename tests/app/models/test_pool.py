@@ -19,6 +19,7 @@ from engine.errors import ConfigError, ModelLoadError
 from engine.kv.groups import KVGroup
 from tests import models
 from tests.app.models.fakes import FakeEngine, Loads
+from tests.engine.models import tiny
 
 
 def local(name: str, origin: str = "") -> LocalModel:
@@ -151,6 +152,20 @@ def test_a_window_beyond_the_models_is_refused_for_the_main_one_and_cut_for_othe
     with pytest.raises(ConfigError, match="made for 8,192 tokens"):
         pool.main.window_in(8 << 30)
     assert pool._make(LocalModel("x", models.smollm2(), "gguf", 1, False)).window_in(8 << 30) == 8192
+
+
+def test_quantization_of_all_is_for_the_dense_ones_beside_the_main_model(tmp_path: Path) -> None:
+    tiny.saved(tmp_path, "llama")
+    dense = LocalModel("dense", tmp_path, "safetensors", 1, False)
+    quantized = LocalModel("x", models.smollm2(), "gguf", 1, False)
+    pool = from_settings(models.smollm2(), {"quantization": "int8"})
+    with pytest.raises(ModelLoadError, match="quantised already"):
+        pool.main.window_in(8 << 30)
+    in_force = {model.name: pool._make(model).window_in.__self__.config.quantization for model in (dense, quantized)}
+    assert in_force == {"dense": "int8", "x": "auto"} and pool._make(quantized).window_in(8 << 30) == 8192
+    asked = from_settings(dense.path, models={"x": {"quantization": "int8"}})
+    with pytest.raises(ModelLoadError, match="quantised already"):
+        asked._make(quantized).window_in(8 << 30)
 
 
 def test_what_a_model_would_take_is_known_before_it_is_loaded(tmp_path: Path) -> None:
