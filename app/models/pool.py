@@ -150,10 +150,11 @@ class ModelPool:
                 return
             try:
                 found = await asyncio.to_thread(self._find)
-            except OSError as error:
-                log.warning("The models on disk could not be listed: %s", error)
+            except Exception as error:  # those that are known answer nevertheless
+                log.warning("The models on disk could not be listed: %s", error, exc_info=not isinstance(error, OSError))
                 return
-            self._looked_s = time.monotonic()
+            finally:
+                self._looked_s = time.monotonic()
             self._update(found, self._make)
             for alias in [alias for alias, model in self._aliases.items() if not self._by_own_name(model)]:
                 log.warning("model_aliases has %s=%s, but there is no such model on disk", alias, self._aliases.pop(alias))

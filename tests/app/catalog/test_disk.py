@@ -78,6 +78,18 @@ def test_installed_models_are_found_under_the_names_people_use() -> None:
     assert library.find("Owner/Dense").kind == "safetensors"
 
 
+def test_one_folder_that_cannot_be_read_takes_no_other_away(caplog: pytest.LogCaptureFixture) -> None:
+    folder = paths.models_dir()
+    put(folder / "good" / "good.gguf")
+    dangling = safetensors_folder(folder / "dangling")
+    (dangling / "model-00003-of-00003.safetensors").symlink_to(folder / "nowhere")
+    for _ in range(2):
+        assert [model.name for model in library.local()] == ["good"]
+    assert caplog.text.count("dangling is passed over") == 1
+    with pytest.raises(ModelLoadError, match="cannot be read"):
+        library.find(str(dangling))
+
+
 def test_removing_leaves_the_neighbours_and_the_persons_own_files(tmp_path: Path) -> None:
     folder = paths.models_dir() / "Owner--Two"
     put(folder / "two-Q4_0.gguf"), put(folder / "two-F16.gguf")

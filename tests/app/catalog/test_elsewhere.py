@@ -76,7 +76,10 @@ def test_a_blob_of_ollama_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     "manifest",
-    ["", "{", "[]", '{"layers": 3}', '{"layers": [{"mediaType": 1}]}', '{"layers": []}', "\xff", '{"layers": [null]}'],
+    [
+        *("", "{", "[]", '{"layers": 3}', '{"layers": [{"mediaType": 1}]}', '{"layers": []}', "\xff", '{"layers": [null]}'),
+        pytest.param('{"layers": ' + "[" * 200_000, id="nested"),
+    ],
 )
 def test_manifests_that_are_none_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
@@ -84,6 +87,18 @@ def test_manifests_that_are_none_do_no_harm(tmp_path: Path, monkeypatch: pytest.
     bad = put(tmp_path / "manifests" / "registry.ollama.ai" / "library" / "bad" / "latest")
     bad.write_bytes(manifest.encode("latin-1"))
     assert names() == ["ollama/good:latest"]
+
+
+def test_a_program_whose_folder_cannot_be_read_takes_no_others_models_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    ollama(tmp_path / "ollama", "library/good", b"GGUF")
+    put(tmp_path / "mine" / "own.gguf")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / ("x" * 300)))  # longer than names may be
+    with pytest.raises(OSError):
+        elsewhere.hub_cache().is_dir()
+    assert {model.name for model in elsewhere.models([str(tmp_path / "mine")])} == {"ollama/good:latest", "own"}
 
 
 def test_what_of_ollama_is_no_whole_model_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,16 +105,22 @@ async def test_what_came_and_went_on_disk_is_noticed_but_nothing_in_memory_is_fo
     await a.close()
 
 
-async def test_a_disk_that_cannot_be_read_changes_nothing() -> None:
+@pytest.mark.parametrize("error", [PermissionError("not yours"), RecursionError("too deep"), ModelLoadError("half a file")])
+async def test_a_disk_that_cannot_be_read_changes_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(local("a"))
     await disk.pool.look()
+    n_tries = 0
 
     def fail() -> list[LocalModel]:
-        raise PermissionError("not yours")
+        nonlocal n_tries
+        n_tries += 1
+        raise error
 
     disk.pool._find = fail
     await disk.pool.look(fresh_s=0)
-    assert disk.names == ["served", "a"]
+    assert disk.names == ["served", "a"] and str(error) in caplog.text
+    await disk.pool.look(fresh_s=60)
+    assert n_tries == 1, "it is not tried for each request"
 
 
 def from_settings(path: Path, values: dict[str, Any] | None = None, **rest: Any) -> ModelPool:
