@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app import paths
 from app.catalog import disk, elsewhere, library
 from engine.errors import ModelLoadError
 from engine.weights.loader import open_checkpoint
@@ -196,3 +197,28 @@ def test_a_split_model_is_one_only_with_all_its_parts(tmp_path: Path) -> None:
     assert elsewhere.models([str(tmp_path)]) == []
     with pytest.raises(ModelLoadError, match="one of 2 parts, of which 1 are missing: big-Q4_0-00002-of-00002.gguf"):
         disk.open_path(tmp_path / "big-Q4_0-00001-of-00002.gguf")
+
+
+def test_a_name_that_is_not_utf_8_is_passed_over_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    try:
+        put(paths.models_dir() / odd / "x.gguf")
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 only")
+    (
+        put(paths.models_dir() / f"{odd}.gguf"),
+        put(paths.models_dir() / "good" / f"{odd}.gguf"),
+        put(tmp_path / "mine" / f"{odd}.gguf"),
+    )
+    put(tmp_path / "hub" / f"models--o--{odd}" / "snapshots" / "r" / "x.gguf"), put(tmp_path / "mine" / "own.gguf")
+    ollama(tmp_path / "ollama", f"library/{odd}", b"GGUF"), ollama(tmp_path / "ollama", "library/good", b"GGUF")
+    found = library.local([str(tmp_path / "mine")])
+    assert {model.name for model in found} == {"own", "ollama/good:latest"}
+    assert json.dumps([model.name for model in found], ensure_ascii=False).encode()
+    assert caplog.text.count("not written in UTF-8") == 6 and r"caf\xe9.gguf is passed over" in caplog.text
+    with pytest.raises(ModelLoadError, match="not written in UTF-8"):
+        library.find(str(tmp_path / "mine" / f"{odd}.gguf"))
