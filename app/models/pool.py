@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -149,27 +149,25 @@ class ModelPool:
             if time.monotonic() - self._looked_s < fresh_s:
                 return
             try:
-                found = await asyncio.to_thread(self._find)
+                found, here = await asyncio.to_thread(_by_place, self._find, self.hosts)
             except Exception as error:  # those that are known answer nevertheless
                 log.warning("The models on disk could not be listed: %s", error, exc_info=not isinstance(error, OSError))
                 return
             finally:
                 self._looked_s = time.monotonic()
-            self._update(found, self._make)
+            self._update(found, here, self._make)
             for alias in [alias for alias, model in self._aliases.items() if not self._by_own_name(model)]:
                 log.warning("model_aliases has %s=%s, but there is no such model on disk", alias, self._aliases.pop(alias))
 
-    def _update(self, found: Iterable[LocalModel], make: Callable[[LocalModel], ModelHost]) -> None:
+    def _update(
+        self, found: dict[Path, LocalModel], here: dict[Path, ModelHost], make: Callable[[LocalModel], ModelHost]
+    ) -> None:
         """Take in what is new, and leave out what is gone and not in memory."""
-        here = {host.model.path.resolve(): host for host in self.hosts if host.model is not None}
-        names = set()
-        for model in found:
-            path = model.path.resolve()
-            names.add(path)
+        for path, model in found.items():
             if path not in here:
                 self._join(make(model))
         for path, host in here.items():
-            if path not in names and host is not self.main and host.state in ("unloaded", "failed"):
+            if path not in found and host is not self.main and host.state in ("unloaded", "failed"):
                 del self._hosts[host.name.lower()]
         others = sorted((host for host in self.hosts if host is not self.main), key=lambda host: host.name.lower())
         self._hosts = {host.name.lower(): host for host in (self.main, *others)}
@@ -208,6 +206,14 @@ class ModelPool:
     async def close(self) -> None:
         """End all loads and engines, for good."""
         await asyncio.gather(*(host.close() for host in self.hosts))
+
+
+def _by_place(
+    find: Callable[[], list[LocalModel]], hosts: list[ModelHost]
+) -> tuple[dict[Path, LocalModel], dict[Path, ModelHost]]:
+    """What is found, and the hosts, each by where it really lies. Blocks: disks may be slow, or asleep."""
+    found = {model.path.resolve(): model for model in find()}
+    return found, {host.model.path.resolve(): host for host in hosts if host.model is not None}
 
 
 def _tail(model: LocalModel) -> str:

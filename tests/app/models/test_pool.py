@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +123,25 @@ async def test_a_disk_that_cannot_be_read_changes_nothing(error: Exception, capl
     assert disk.names == ["served", "a"] and str(error) in caplog.text
     await disk.pool.look(fresh_s=60)
     assert n_tries == 1, "it is not tried for each request"
+
+
+async def test_the_event_loop_waits_for_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(local("a"), local("b"))
+    threads: set[int] = set()
+    real = os.stat, os.path.realpath
+
+    def watched(n: int) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            threads.add(threading.get_ident())
+            return real[n](*args, **options)
+
+        return call
+
+    monkeypatch.setattr("os.stat", watched(0))
+    monkeypatch.setattr("os.path.realpath", watched(1))
+    for _ in range(2):
+        await disk.pool.look(fresh_s=0)
+    assert threads and threading.get_ident() not in threads
 
 
 def from_settings(path: Path, values: dict[str, Any] | None = None, **rest: Any) -> ModelPool:
