@@ -61,6 +61,19 @@ class LocalModel:
         return tuple(parts(self.path))
 
 
+def names_of(model: LocalModel) -> tuple[str, ...]:
+    """All by which a person may mean the model, in small letters, the most exact first: with its quantisation and without, then
+    both without the part of the program that it comes from, which other programs may have too."""
+    whole = model.name.lower()
+    short = whole.partition("/")[2] if model.origin else ""
+    return (*_with_quant(whole, model), *(_with_quant(short, model) if short else ()))
+
+
+def _with_quant(name: str, model: LocalModel) -> tuple[str, ...]:
+    quant = quant_of(model.path.name).lower()
+    return (f"{name}:{quant}", name) if quant and ":" not in name else (name,)
+
+
 def quant_of(file_name: str) -> str:
     """Quantisation that a GGUF's name tells ('Q4_K_M'), or ''."""
     match = QUANT.search(whole_name(Path(file_name).name.removesuffix(".gguf")))

@@ -174,6 +174,35 @@ def test_a_models_own_settings_hold_for_it_and_lose_to_the_command_line() -> Non
     assert (host.config.max_model_len, host.config.kv_cache_dtype) == (1024, "int8")
 
 
+@pytest.mark.parametrize("table", ["ollama/q:1b", "Q:1B", "coder", "lmstudio/ada/r-GGUF", "ada/r-gguf:q4_1", "ada/r-GGUF"])
+def test_a_models_own_settings_stand_under_any_name_that_a_request_may_have(table: str) -> None:
+    found = LocalModel("ollama/q:1b", models.smollm2(), "gguf", 1, False, "Ollama")
+    if "r-" in table.lower():
+        found = LocalModel("lmstudio/ada/r-GGUF", models.smollm2(), "gguf", 1, False, "LM Studio")
+    aliases = {"model_aliases": ("coder=q:1b",)}
+    pool = from_settings(models.smollm2(), aliases, models={table: {"max_model_len": 512}})
+    assert pool._make(found).config.max_model_len == 512 and pool.main.config.max_model_len is None
+
+
+def test_all_tables_of_a_model_count_the_most_exact_wins() -> None:
+    tables = {
+        "fast": {"max_model_len": 64},
+        "smol": {"max_model_len": 128, "kv_cache_dtype": "int8", "dtype": "float32"},
+        "smol:q4_1": {"kv_cache_dtype": "float16"},
+    }
+    config = from_settings(models.smollm2(), {"model_aliases": ("fast=smol",)}, models=tables).main.config
+    assert (config.max_model_len, config.kv_cache_dtype, config.dtype) == (64, "float16", "float32")
+
+
+async def test_a_table_that_no_model_has_the_name_of_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    named = {name: {"max_model_len": 64} for name in ("smol", "fast", "q:1b", "qwen-4b")}
+    pool = from_settings(models.smollm2(), {"model_aliases": ("fast=smol",)}, models=named)
+    pool._find = lambda: [local("ollama/q:1b", "Ollama"), local("ollama/ada/q:1b", "Ollama")]
+    for _ in range(2):
+        await pool.look(fresh_s=0)
+    assert caplog.text.count("but there is no such model on disk") == 1 and '[models."qwen-4b"]' in caplog.text
+
+
 def test_a_window_beyond_the_models_is_refused_for_the_main_one_and_cut_for_others() -> None:
     pool = from_settings(models.smollm2(), {"max_model_len": 100_000})
     with pytest.raises(ConfigError, match="made for 8,192 tokens"):
