@@ -15,7 +15,7 @@ from msgspec import structs
 
 from app import paths
 from app.catalog import library
-from app.catalog.disk import LocalModel, names_of
+from app.catalog.disk import LocalModel, names_of, pass_over
 from app.errors import UnknownModel
 from app.models.host import ModelHost, Progress
 from app.models.memory import Memory
@@ -25,6 +25,7 @@ from app.options import near
 from app.settings import Settings
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
+from engine.errors import ConfigError
 from engine.runner.prediction import device_of
 
 log = logging.getLogger(__name__)
@@ -172,8 +173,12 @@ class ModelPool:
     ) -> None:
         """Take in what is new, and leave out what is gone and not in memory."""
         for path, model in found.items():
-            if path not in here:
+            if path in here:
+                continue
+            try:
                 self._join(make(model))
+            except ConfigError as error:
+                pass_over(path, str(error))
         for path, host in here.items():
             if path not in found and host is not self.main and host.state in ("unloaded", "failed"):
                 del self._hosts[host.name.lower()]
@@ -181,9 +186,11 @@ class ModelPool:
         self._hosts = {host.name.lower(): host for host in (self.main, *others)}
 
     def _join(self, host: ModelHost) -> None:
-        if host.name.lower() in self._hosts:
-            log.debug("There are two models %s; the second is left out", host.name)
-            return
+        name, n = host.name, 2
+        while host.name.lower() in self._hosts:
+            host.name, n = f"{name}-{n}", n + 1
+        if host.name != name:
+            log.warning("Another model is called %s: the one in %s is %s", name, host.model and host.model.path, host.name)
         self._hosts[host.name.lower()] = host
         host.turn = self.room.turn
         if host is not self.main:

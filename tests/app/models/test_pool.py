@@ -107,6 +107,28 @@ async def test_what_came_and_went_on_disk_is_noticed_but_nothing_in_memory_is_fo
     await a.close()
 
 
+async def test_models_of_one_name_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    places = ("one", "two", "three")
+    disk = Disk(
+        *(LocalModel(name, Path(f"/{place}/m.gguf"), "gguf", 1, False) for name, place in zip("mMm", places, strict=True))
+    )
+    disk.found.append(local("served"))
+    for _ in range(2):
+        await disk.pool.look(fresh_s=0)
+    assert disk.names == ["served", "m", "M-2", "m-3", "served-2"]
+    assert [disk.pool.get(name).model.path.parent.name for name in ("m", "m-2", "M-3")] == list(places)
+    assert caplog.text.count("Another model is called") == 3 and "/two/m.gguf is M-2" in caplog.text
+
+
+async def test_a_model_whose_own_settings_do_not_go_together_keeps_no_other_away(caplog: pytest.LogCaptureFixture) -> None:
+    tables = {"o/m": {"max_num_seqs": 200}, "m": {"max_num_batched_tokens": 100}}
+    pool = from_settings(models.smollm2(), {"max_num_batched_tokens": 300, "max_num_seqs": 50}, models=tables)
+    pool._find = lambda: [local("o/m", "Ollama"), local("other")]
+    for _ in range(2):
+        await pool.look(fresh_s=0)
+    assert [host.name for host in pool.hosts] == ["smol", "other"] and caplog.text.count("o-m.gguf is passed over") == 1
+
+
 @pytest.mark.parametrize("error", [PermissionError("not yours"), RecursionError("too deep"), ModelLoadError("half a file")])
 async def test_a_disk_that_cannot_be_read_changes_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(local("a"))
