@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Literal, TypeVar
 
+import torch
+
 from app.catalog.disk import LocalModel
 from app.errors import ModelFailed, ModelInUse, ModelLoading, UnknownModel
 from app.signal import Signal
 from engine.async_engine import AsyncEngine, ModelInfo
 from engine.config import EngineConfig
-from engine.errors import EngineDead, PagewellError, QueueFull
+from engine.errors import ConfigError, EngineDead, ModelLoadError, PagewellError, QueueFull
 from engine.loading import give_back_freed_memory
 
 log = logging.getLogger(__name__)
@@ -113,6 +115,8 @@ class ModelHost:
         """No load may begin, since its files are being deleted."""
         self._n_failures = 0
         self._retry_at = math.inf
+        self._may_pass = False
+        """Whether the reason of the last failure may pass without anybody's doing, so that clients should ask again."""
 
     @property
     def own_settings(self) -> dict[str, Any]:
@@ -205,7 +209,9 @@ class ModelHost:
                 await self._changed.wait(_LOOK_AGAIN_S)
             elif self.state == "failed":
                 assert self.error is not None
-                raise ModelFailed(f"The model {self.name} could not be loaded: {self.error.message}", self.error.hint)
+                said = f"The model {self.name} could not be loaded: {self.error.message}"
+                retry_after_s = max(1, math.ceil(self._retry_at - time.monotonic())) if self._may_pass else None
+                raise ModelFailed(said, self.error.hint, retry_after_s)
             elif self._engine is None:
                 raise ModelLoading(f"The model {self.name} is loading ({self.progress:.0%}).", self.retry_after_s)
             else:
@@ -325,10 +331,11 @@ class ModelHost:
         except (_LoadStopped, NobodyWaits):
             self.state = "unloaded"
         except PagewellError as error:
-            self._fail(error)
+            self._fail(error, may_pass=not isinstance(error, (ModelLoadError, ConfigError)))
         except Exception as error:
             log.exception("Loading %s failed", self.name)
-            self._fail(PagewellError(f"{type(error).__name__}: {error}"))
+            is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+            self._fail(PagewellError(f"{type(error).__name__}: {error}"), may_pass=not is_memory)
         finally:
             self.waits_for = ()
 
@@ -346,7 +353,8 @@ class ModelHost:
         _tell(self.on_ready, engine)
         self._last_used_s = time.monotonic()  # silence begins when it could have been asked
 
-    def _fail(self, error: PagewellError) -> None:
+    def _fail(self, error: PagewellError, *, may_pass: bool) -> None:
+        self._may_pass = may_pass
         # Its tracebacks hold the load's variables, half a model among them.
         self.error = error.with_traceback(None)
         error.__cause__ = error.__context__ = None
