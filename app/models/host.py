@@ -204,7 +204,9 @@ class ModelHost:
                 self._begin(on_demand=True)
             if self.state in ("waiting", "loading") and self._on_demand:
                 assert self._loading is not None
-                await asyncio.shield(self._loading)
+                await asyncio.wait((self._loading,))  # who leaves does not end it
+                if self._loading.cancelled():
+                    raise _stopping()
             elif self._is_closing:
                 await self._changed.wait(_LOOK_AGAIN_S)
             elif self.state == "failed":
@@ -310,7 +312,7 @@ class ModelHost:
 
     def _begin(self, *, on_demand: bool = False) -> None:
         if self._stopping:
-            raise EngineDead("The server is stopping.", "Come back when it runs again.")
+            raise _stopping()
         if self._kept_out:
             raise UnknownModel(f"The model `{self.name}` is being deleted.")
         self._on_demand = on_demand
@@ -396,6 +398,10 @@ class ModelHost:
             self._last_used_s = time.monotonic()
         elif self._idle_timeout_s and time.monotonic() - self._last_used_s > self._idle_timeout_s:
             await self.unload()
+
+
+def _stopping() -> EngineDead:
+    return EngineDead("The server is stopping.", "Come back when it runs again.")
 
 
 def _tell(callbacks: list[Callable[[T], None]], value: T) -> None:

@@ -263,6 +263,25 @@ async def test_no_load_begins_once_the_server_stops() -> None:
     await host.close()
 
 
+@pytest.mark.parametrize("how", ["drain first", "close", "close at once"])
+async def test_who_waits_for_a_load_when_the_server_stops_is_told(how: str) -> None:
+    loads, host = await unloaded()
+    loads.go.clear()
+    waiting = [asyncio.create_task(acquire(host)) for _ in range(2)]
+    left = asyncio.create_task(acquire(host))
+    await asyncio.sleep(0 if how == "close at once" else 0.01)  # the load itself may not have begun
+    left.cancel()
+    if how == "drain first":
+        await host.drain(0)
+    await host.close()
+    async with asyncio.timeout(5):
+        for task in waiting:
+            with pytest.raises(EngineDead, match="The server is stopping"):
+                await task
+        with pytest.raises(asyncio.CancelledError):
+            await left
+
+
 async def test_stopping_ends_a_load_at_its_next_tensor() -> None:
     ended = threading.Event()
 

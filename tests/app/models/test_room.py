@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import ModelFailed
-from engine.errors import ModelLoadError, QueueFull
+from engine.errors import EngineDead, ModelLoadError, QueueFull
 from tests.app.models.fakes import Small
 
 TURN_S = 0.15
@@ -333,6 +333,6 @@ async def test_stopping_ends_the_wait() -> None:
         await asyncio.sleep(0.02)
         ended.set()
         await asyncio.gather(first, draining)
-        with contextlib.suppress(Exception, asyncio.CancelledError):
+        with pytest.raises(EngineDead, match="stopping"):
             await other
         assert small.loads["b"].n_begun == 0 and small.loaded == set()
