@@ -14,7 +14,7 @@ import torch
 
 from app import paths
 from app.bench.others import Others
-from app.catalog.disk import LocalModel
+from app.catalog.disk import LocalModel, names_of
 from app.machine import Machine, this_machine
 from app.options import format_bytes
 from app.settings import Settings
@@ -83,7 +83,7 @@ def _free_bytes(folder: Path) -> int:
 async def try_model(report: Report, settings: Settings, model: LocalModel) -> None:
     """Load the model as `serve` would, answer once, and add what was seen. ModelLoadError, ConfigError as when serving."""
     began = time.perf_counter()
-    engine = await AsyncEngine.load(model.path, settings.engine_for(model.name))
+    engine = await AsyncEngine.load(model.path, settings.engine_for(*names_of(model)))
     load_s = time.perf_counter() - began
     try:
         await _answer(engine, seed=0)  # the first steps also pay for warming up

@@ -26,7 +26,12 @@ class ModelLoading(PagewellError):
 
 
 class ModelFailed(PagewellError):
-    """The model could not be loaded, so nothing can be generated until it is loaded again."""
+    """The model could not be loaded; the next load is tried in `retry_after_s` seconds at the earliest. None: that it would fail
+    again."""
+
+    def __init__(self, message: str, hint: str = "", retry_after_s: int | None = None) -> None:
+        super().__init__(message, hint)
+        self.retry_after_s = retry_after_s
 
 
 class GenerationFailed(PagewellError):
@@ -103,7 +108,8 @@ def describe(error: BaseException, *, details: bool = False) -> ApiError:
         headers = {"retry-after": str(error.retry_after_s)}
         return ApiError(503, _sentence(error), "unavailable_error", code="model_loading", headers=headers)
     if isinstance(error, ModelFailed):
-        return ApiError(503, _sentence(error), "unavailable_error", code="model_failed", headers=_NO_RETRY)
+        headers = _NO_RETRY if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+        return ApiError(503, _sentence(error), "unavailable_error", code="model_failed", headers=headers)
     if isinstance(error, EngineDead):
         headers = {"retry-after": str(QUEUE_RETRY_S)}
         return ApiError(503, _sentence(error), "unavailable_error", code="engine_dead", headers=headers)

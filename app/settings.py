@@ -153,9 +153,14 @@ class Settings:
         return {name.strip(): model.strip() for name, _, model in pairs}
 
     def of_model(self, *names: str) -> dict[str, Any]:
-        """What the file says of a single model, by any of its names."""
-        lower = {name.lower() for name in names}
-        values = next((values for name, values in self.models.items() if name.lower() in lower), {})
+        """What the file says of a single model, by all of its names and the aliases of any; what an alias' table says wins, then
+        the name that comes first."""
+        lower = [name.lower() for name in names]
+        lower = [*(alias.lower() for alias, model in self.aliases.items() if model.lower() in lower), *lower]
+        values: dict[str, Any] = {}
+        for name in reversed(lower):
+            for table, said in self.models.items():
+                values |= said if table.lower() == name else {}
         return {name: value for name, value in values.items() if name not in self.given}
 
     def engine_for(self, *names: str) -> EngineConfig:

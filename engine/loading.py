@@ -77,7 +77,10 @@ def check_native() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """What making a tokenizer took for a while: glibc keeps it, up to a hundred megabytes, unless it is asked."""
+    """To the system: glibc keeps what making a tokenizer took for a while, up to a hundred megabytes, unless it is asked, and
+    torch all that a model had on a GPU, which is then free for nobody else."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 

@@ -6,14 +6,19 @@ under owner--name. A GGUF file or a folder that a person puts there is found too
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from app import paths
 from engine.errors import ModelLoadError
+
+log = logging.getLogger(__name__)
 
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 """How the stem of one part of a split GGUF ends: its number, and that of all parts."""
@@ -44,7 +49,7 @@ class LocalModel:
     n_bytes: int
     """Weights on disk."""
     managed: bool
-    """Really lies in Pagewell's own folder, links followed, so `models rm` may delete it."""
+    """Really lay in Pagewell's own folder, links followed, when it was found: `models rm` may delete it if it still does."""
     origin: str = ""
     """Whose it is, where it is neither Pagewell's nor named by its path: LM Studio, Ollama, the hub's cache, a folder."""
 
@@ -54,6 +59,19 @@ class LocalModel:
         if self.kind == "safetensors":
             return tuple(sorted(self.path.glob("*.safetensors")))
         return tuple(parts(self.path))
+
+
+def names_of(model: LocalModel) -> tuple[str, ...]:
+    """All by which a person may mean the model, in small letters, the most exact first: with its quantisation and without, then
+    both without the part of the program that it comes from, which other programs may have too."""
+    whole = model.name.lower()
+    short = whole.partition("/")[2] if model.origin else ""
+    return (*_with_quant(whole, model), *(_with_quant(short, model) if short else ()))
+
+
+def _with_quant(name: str, model: LocalModel) -> tuple[str, ...]:
+    quant = quant_of(model.path.name).lower()
+    return (f"{name}:{quant}", name) if quant and ":" not in name else (name,)
 
 
 def quant_of(file_name: str) -> str:
@@ -102,7 +120,10 @@ def open_path(path: Path) -> LocalModel:
         raise ModelLoadError(
             f"There is no file or folder {path}.", "Check the spelling; `pagewell models list` shows the known models."
         )
-    found = in_folder(path)
+    try:
+        found = in_folder(path)
+    except OSError as error:
+        raise ModelLoadError(f"{path} cannot be read: {error}", "Check its links and permissions.") from error
     if len(found) == 1:
         return found[0]
     if found:
@@ -119,13 +140,26 @@ def installed() -> list[LocalModel]:
     found: list[LocalModel] = []
     folder = paths.models_dir()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_dir():
-            found += in_folder(path)
-            # A repository may have a folder for each quantisation.
-            found += [model for below in sorted(path.iterdir()) if below.is_dir() for model in _below(below)]
-        elif is_model_file(path) and all(file.is_file() for file in parts(path)):
-            found.append(open_path(path))
+        try:
+            found += _installed_at(path)
+        except (OSError, ModelLoadError) as error:
+            pass_over(path, str(error))
     return sorted(found, key=lambda model: model.name.lower())
+
+
+def _installed_at(path: Path) -> list[LocalModel]:
+    """Models of a file or folder in Pagewell's."""
+    if path.is_dir():
+        # A repository may have a folder for each quantisation.
+        below = [model for folder in sorted(path.iterdir()) if folder.is_dir() for model in _below(folder)]
+        return [*in_folder(path), *below]
+    return [open_path(path)] if is_model_file(path) and all(file.is_file() for file in parts(path)) else []
+
+
+@cache
+def pass_over(path: Path, why: str) -> None:
+    """Say, once, that what lies there is no model for whoever lists them."""
+    log.warning("%s is passed over: %s", os.fsencode(path).decode("utf-8", "backslashreplace"), why)
 
 
 def _below(folder: Path) -> list[LocalModel]:
@@ -137,7 +171,8 @@ def _below(folder: Path) -> list[LocalModel]:
 
 def require_own(model: LocalModel) -> None:
     """ModelLoadError for a model that is not Pagewell's to delete, which says whose it is."""
-    if not model.managed:
+    # Folders may have been moved, with a link left behind, since the model was found.
+    if not (model.managed and _is_managed(model.path)):
         whose = f"It belongs to {model.origin}: delete it there." if model.origin else "Delete it yourself."
         raise ModelLoadError(f"{model.path} is not in {paths.models_dir()}, so it is not Pagewell's to delete.", whose)
 

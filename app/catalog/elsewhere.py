@@ -35,15 +35,22 @@ _MAX_MANIFEST_BYTES = 1 << 20
 
 def models(folders: Iterable[str] = ()) -> list[LocalModel]:
     """All of them. folders: the person's own, from the settings."""
-    found = [
-        *(model for folder in lm_studio_folders() for model in _searched(folder, LM_STUDIO)),
-        *_in_ollama(ollama_folder()),
-        *_in_hub_cache(hub_cache()),
-    ]
-    for name in folders:
-        folder = Path(name).expanduser()
-        found += _searched(folder, str(folder), prefix="")
-    return found
+    own = [Path(name).expanduser() for name in folders]
+    sources = (
+        *(_searched(folder, LM_STUDIO) for folder in lm_studio_folders()),
+        _in_ollama(ollama_folder()),
+        _in_hub_cache(hub_cache()),
+        *(_searched(folder, str(folder), prefix="") for folder in own),
+    )
+    return [model for source in sources for model in _readable(source)]
+
+
+def _readable(source: Iterator[LocalModel]) -> Iterator[LocalModel]:
+    """As many as can be had: a folder that cannot be read takes no other's models away."""
+    try:
+        yield from source
+    except OSError as error:
+        log.debug("A folder of models cannot be read: %s", error)
 
 
 def lm_studio_folders() -> list[Path]:
@@ -100,7 +107,7 @@ def _in_ollama(folder: Path) -> Iterator[LocalModel]:
             if algorithm != "sha256" or not digits.isalnum() or _OLLAMA_ADAPTER in kinds:
                 continue
             n_bytes = blob.stat().st_size
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             log.debug("%s is no manifest of a model: %s", path, error)
             continue
         host, *names, tag = path.relative_to(manifests).parts

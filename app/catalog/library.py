@@ -12,6 +12,8 @@ from app.catalog.disk import LocalModel
 from app.options import did_you_mean
 from engine.errors import ModelLoadError
 
+_RENAME = "Rename the file or folder."
+
 
 class ModelNotFound(ModelLoadError):
     """No model goes by this name; the message names the nearest."""
@@ -24,17 +26,41 @@ class ModelNotDownloaded(ModelLoadError):
 def local(folders: Iterable[str] = ()) -> list[LocalModel]:
     """Every model on this machine, Pagewell's own first. folders: those of the settings. What several programs share is
     listed once."""
-    own = disk.installed()
-    by_path = {model.path.resolve(): model for model in reversed([*own, *elsewhere.models(folders)])}
+    own = _sayable(disk.installed())
+    by_path = {model.path.resolve(): model for model in reversed([*own, *_sayable(elsewhere.models(folders))])}
     shelved = {model.path: model for name in shelf.BY_NAME if (model := on_disk(name, own))}
     return [shelved.get(model.path, model) for model in reversed(by_path.values())]
 
 
+def _sayable(models: Iterable[LocalModel]) -> list[LocalModel]:
+    """Without those whose names no answer of the server can carry."""
+    sayable = []
+    for model in models:
+        if _is_sayable(model):
+            sayable.append(model)
+        else:
+            disk.pass_over(model.path, f"its name is not written in UTF-8. {_RENAME}")
+    return sayable
+
+
+def _is_sayable(model: LocalModel) -> bool:
+    """Bytes of a name that are no UTF-8 are lone surrogates in Python, which neither JSON nor a page can have."""
+    try:
+        f"{model.name}{model.path}".encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def find(name: str, folders: Iterable[str] = ()) -> LocalModel:
-    """The model on disk that `name` means. Never downloads: raises ModelNotDownloaded or ModelNotFound."""
+    """The model on disk that `name` means. Never downloads: raises ModelNotDownloaded, ModelNotFound, or ModelLoadError for a
+    path that is no model's."""
     if _is_path(name):
-        return disk.open_path(Path(name))
-    model = on_disk(name, disk.installed()) or _elsewhere(name, elsewhere.models(folders))
+        model = disk.open_path(Path(name))
+        if not _is_sayable(model):
+            raise ModelLoadError(f"The name of {os.fsencode(model.path)!r} is not written in UTF-8.", _RENAME)
+        return model
+    model = on_disk(name, _sayable(disk.installed())) or _elsewhere(name, _sayable(elsewhere.models(folders)))
     if model is not None:
         return model
     if name.lower() in shelf.BY_NAME or hub.parse_id(name):

@@ -15,7 +15,6 @@ from app.chat.errors import Busy, NotFound, Unusable
 from app.chat.events import Changes, Cursor
 from app.db.database import Database
 from app.db.models import Conversation, Generation, Message, Role, State, now
-from app.errors import UnknownModel
 from app.generation.hub import Chat, GenerationHub
 from app.generation.live import Live
 from app.models.host import ModelHost
@@ -40,6 +39,11 @@ def sampling() -> SamplingParams:
 def reached_limit(generation: Generation) -> bool:
     """Whether an answer ended at MAX_TOKENS, not at the end of the model's window."""
     return generation.finish_reason == FinishReason.LENGTH and (generation.n_output or 0) >= MAX_TOKENS
+
+
+def answered_last(branch: Sequence[Message]) -> str:
+    """Name of the model that wrote the last answer; empty where there is none."""
+    return next((m.generation.model for m in reversed(branch) if m.generation is not None), "")
 
 
 def can_go_on(generation: Generation) -> bool:
@@ -115,21 +119,13 @@ class ChatService:
 
     async def send(self, conversation_id: int, text: str, model: str | None = None) -> tuple[Message, Message]:
         """The person's message and the empty one of the assistant, both saved; the answer begins. Without a model's name the one
-        that answered last writes it."""
+        that answered last writes it. Raises UnknownModel for one that is not here any more."""
         text = _question(text)
         host = await self._pool.find(model) if model else None
         async with self._lock, self._database.session() as session:
             conversation = await _conversation(session, conversation_id)
-            host = host or self.model_of(await _branch(session, conversation.leaf_id))
+            host = host or await self._pool.find(answered_last(await _branch(session, conversation.leaf_id)))
             return await self._exchange(session, conversation, text, host)
-
-    def model_of(self, branch: Sequence[Message]) -> ModelHost:
-        """The model that answered last in a conversation, if it is still here, else the main one."""
-        last = next((m.generation.model for m in reversed(branch) if m.generation is not None), None)
-        try:
-            return self._pool.get(last)
-        except UnknownModel:
-            return self._pool.main
 
     async def _exchange(
         self, session: AsyncSession, conversation: Conversation, text: str, host: ModelHost
@@ -157,7 +153,8 @@ class ChatService:
         return question, answer
 
     async def go_on(self, message_id: int) -> Message:
-        """Continue an answer that was cut off (see can_go_on): its text so far becomes the start of the new one."""
+        """Continue an answer that was cut off (see can_go_on): its text so far becomes the start of the new one. Raises
+        UnknownModel where the model that wrote it is not here any more."""
         async with self._lock, self._database.session() as session:
             message = await _message(session, message_id)
             last = message.generation
@@ -167,7 +164,7 @@ class ChatService:
                 raise Unusable("This answer cannot be continued.", "Ask a new question instead.")
             self._require_quiet(message.conversation_id)
             branch = await _branch(session, message.id)
-            host = self.model_of(branch)
+            host = await self._pool.find(answered_last(branch))
             generation = Generation(model=host.name)
             message.generations.append(generation)
             chat = _chat(branch)

@@ -11,8 +11,9 @@ from typing import Any
 from markupsafe import Markup
 
 from app.chat.events import Cursor
-from app.chat.service import MAX_TOKENS, ChatService, Opened, can_go_on, reached_limit
+from app.chat.service import MAX_TOKENS, ChatService, Opened, answered_last, can_go_on, reached_limit
 from app.db.models import Conversation, Generation, Message, Role, State
+from app.errors import UnknownModel
 from app.generation.hub import GenerationHub
 from app.generation.live import Live, PageOps
 from app.models.host import ModelHost
@@ -65,11 +66,13 @@ class Views:
         self._pool = pool
 
     async def page(self, opened: Opened) -> str:
+        await self._pool.look()
         messages = await self._messages(opened.branch)
         return render("page.html", **self._chat(opened, messages), **self._shared)
 
     async def chat(self, opened: Opened) -> str:
         """The main part alone, for a page whose new chat has just begun."""
+        await self._pool.look()
         messages = await self._messages(opened.branch)
         return render("swap_chat.html", **self._chat(opened, messages), **self._shared)
 
@@ -116,9 +119,15 @@ class Views:
 
     def _chat(self, opened: Opened, messages: list[MessageView]) -> dict[str, Any]:
         conversation = opened.conversation
+        last, chosen, gone = answered_last(opened.branch), None, ""
+        try:
+            chosen = self._pool.get(last)
+        except UnknownModel:  # the person says which other one goes on
+            gone = last
         return {
             "models": self._pool.hosts,
-            "chosen": self._service.model_of(opened.branch),
+            "chosen": chosen,
+            "gone": gone,
             "groups": self._groups(opened.conversations),
             "conversation": conversation,
             "current": conversation.id if conversation else None,

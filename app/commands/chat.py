@@ -93,10 +93,10 @@ def _answerer(
     elif must_be_server:
         raise PagewellError(f"The server at {base} does not serve {model}.", printable(f"It serves {', '.join(names or [])}."))
     else:
-        from app.catalog import library
+        from app.catalog import disk, library
 
         model = library.locate(settings.serving.model, settings.orchestrator.models_folders)
-        answerer = runner.run(LocalAnswerer.load(model, settings.engine_for(model.name)))
+        answerer = runner.run(LocalAnswerer.load(model, settings.engine_for(*disk.names_of(model))))
     try:
         yield answerer
     finally:

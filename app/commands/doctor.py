@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 def doctor(config: Path | None, model_name: str | None, as_json: bool, as_profile: bool, steps: int, **given: Any) -> None:
     """Examine this machine, and try MODEL on it if it is on disk: what fits, which kernels run, what is slow and why."""
     from app import doctor as examination
-    from app.catalog import library
+    from app.catalog import disk, library
     from engine.profile import profile
 
     settings = settings_from(config, given, model_name)
     if as_profile:
         model = library.find(settings.serving.model, settings.orchestrator.models_folders)
-        cases = asyncio.run(profile(model.path, settings.engine_for(model.name), steps))
+        cases = asyncio.run(profile(model.path, settings.engine_for(*disk.names_of(model)), steps))
         facts = [{**asdict(case), "host_s": case.host_s} for case in cases]
         click.echo(json.dumps(facts, indent=2) if as_json else printable("\n".join(_lines(cases))))
         return

@@ -134,7 +134,7 @@ def show(name: str, config: Path | None, as_json: bool) -> None:
     model = library.find(name, in_force.orchestrator.models_folders)
     from app.catalog.inspect import describe
 
-    facts: dict[str, Any] = {"name": model.name, **_facts(model), **describe(model, in_force.engine_for(model.name))}
+    facts: dict[str, Any] = {"name": model.name, **_facts(model), **describe(model, in_force.engine_for(*disk.names_of(model)))}
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return

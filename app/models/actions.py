@@ -36,10 +36,11 @@ class Actions:
         if host.model is None:
             raise ModelLoadError(f"{host.name} has no file here.")
         disk.require_own(host.model)
-        if host.state not in ("unloaded", "failed"):
-            raise ModelInUse(f"{host.name} is in memory, or on its way.", "Unload it first.")
-        freed = await asyncio.to_thread(disk.remove, host.model)
-        await self._pool.look(fresh_s=0)
+        if host is self._pool.main:
+            raise ModelInUse(f"{host.name} is the model that this server was started with.", "Stop the server first.")
+        async with host.kept_out():
+            freed = await asyncio.to_thread(disk.remove, host.model)
+            await self._pool.look(fresh_s=0)
         return host, freed
 
     async def offer(self, name: str) -> Offer:

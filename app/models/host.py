@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Literal, TypeVar
 
+import torch
+
 from app.catalog.disk import LocalModel
-from app.errors import ModelFailed, ModelLoading
+from app.errors import ModelFailed, ModelInUse, ModelLoading, UnknownModel
 from app.signal import Signal
 from engine.async_engine import AsyncEngine, ModelInfo
 from engine.config import EngineConfig
-from engine.errors import EngineDead, PagewellError, QueueFull
+from engine.errors import ConfigError, EngineDead, ModelLoadError, PagewellError, QueueFull
 from engine.loading import give_back_freed_memory
 
 log = logging.getLogger(__name__)
@@ -109,8 +111,12 @@ class ModelHost:
         """Held while the engine comes into memory or leaves it."""
         self._stopping = False
         """No load may begin, and one under way ends at its next tensor."""
+        self._kept_out = False
+        """No load may begin, since its files are being deleted."""
         self._n_failures = 0
         self._retry_at = math.inf
+        self._may_pass = False
+        """Whether the reason of the last failure may pass without anybody's doing, so that clients should ask again."""
 
     @property
     def own_settings(self) -> dict[str, Any]:
@@ -173,7 +179,7 @@ class ModelHost:
         """The engine, which does not leave while it is held here or answers; one that is not in memory is loaded first.
 
         Hold it until the request is queued. Raises ModelLoading while the server's first load goes on, ModelFailed, QueueFull
-        where too many wait for the load, EngineDead when the server is stopping.
+        where too many wait for the load, EngineDead when the server is stopping, UnknownModel while the model is being deleted.
         """
         if self._n_waiting >= self._max_waiting:
             raise QueueFull(f"{self._n_waiting} requests wait for the model {self.name}.", "Come back in a few seconds.")
@@ -198,12 +204,16 @@ class ModelHost:
                 self._begin(on_demand=True)
             if self.state in ("waiting", "loading") and self._on_demand:
                 assert self._loading is not None
-                await asyncio.shield(self._loading)
+                await asyncio.wait((self._loading,))  # who leaves does not end it
+                if self._loading.cancelled():
+                    raise _stopping()
             elif self._is_closing:
                 await self._changed.wait(_LOOK_AGAIN_S)
             elif self.state == "failed":
                 assert self.error is not None
-                raise ModelFailed(f"The model {self.name} could not be loaded: {self.error.message}", self.error.hint)
+                said = f"The model {self.name} could not be loaded: {self.error.message}"
+                retry_after_s = max(1, math.ceil(self._retry_at - time.monotonic())) if self._may_pass else None
+                raise ModelFailed(said, self.error.hint, retry_after_s)
             elif self._engine is None:
                 raise ModelLoading(f"The model {self.name} is loading ({self.progress:.0%}).", self.retry_after_s)
             else:
@@ -229,7 +239,8 @@ class ModelHost:
         self._begin()
 
     def load(self) -> None:
-        """Begin to load if it is neither in memory nor on its way. Raises EngineDead when the server is stopping."""
+        """Begin to load if it is neither in memory nor on its way. Raises EngineDead when the server is stopping, UnknownModel
+        while the model is being deleted."""
         if self.state in ("unloaded", "failed"):
             self._begin(on_demand=True)
         self._wanted = True
@@ -265,6 +276,20 @@ class ModelHost:
         async with self._memory:
             pass
 
+    @asynccontextmanager
+    async def kept_out(self) -> AsyncIterator[None]:
+        """Inside, the model is not in memory, and who asks for it is refused: its files may be deleted. Raises ModelInUse."""
+        if self.state not in ("unloaded", "failed"):
+            raise ModelInUse(f"{self.name} is in memory, or on its way.", "Unload it first.")
+        if self._kept_out:
+            raise ModelInUse(f"{self.name} is being deleted.")
+        self._kept_out = True
+        try:
+            await self.gone()
+            yield
+        finally:
+            self._kept_out = False
+
     async def drain(self, grace_s: float) -> None:
         """The server is stopping: answers may go on for `grace_s`, then those that have not ended end with an error.
         A load under way ends, and none begins."""
@@ -287,7 +312,9 @@ class ModelHost:
 
     def _begin(self, *, on_demand: bool = False) -> None:
         if self._stopping:
-            raise EngineDead("The server is stopping.", "Come back when it runs again.")
+            raise _stopping()
+        if self._kept_out:
+            raise UnknownModel(f"The model `{self.name}` is being deleted.")
         self._on_demand = on_demand
         self._wanted = False
         self.state = "loading"
@@ -306,10 +333,11 @@ class ModelHost:
         except (_LoadStopped, NobodyWaits):
             self.state = "unloaded"
         except PagewellError as error:
-            self._fail(error)
+            self._fail(error, may_pass=not isinstance(error, (ModelLoadError, ConfigError)))
         except Exception as error:
             log.exception("Loading %s failed", self.name)
-            self._fail(PagewellError(f"{type(error).__name__}: {error}"))
+            is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+            self._fail(PagewellError(f"{type(error).__name__}: {error}"), may_pass=not is_memory)
         finally:
             self.waits_for = ()
 
@@ -327,10 +355,12 @@ class ModelHost:
         _tell(self.on_ready, engine)
         self._last_used_s = time.monotonic()  # silence begins when it could have been asked
 
-    def _fail(self, error: PagewellError) -> None:
+    def _fail(self, error: PagewellError, *, may_pass: bool) -> None:
+        self._may_pass = may_pass
         # Its tracebacks hold the load's variables, half a model among them.
         self.error = error.with_traceback(None)
         error.__cause__ = error.__context__ = None
+        give_back_freed_memory()
         self.state = "failed"
         # The reason may pass: a full memory, a disk that was away, a file that is put in order.
         self._retry_at = time.monotonic() + min(_MAX_RETRY_S, _RETRY_S * 2**self._n_failures)
@@ -368,6 +398,10 @@ class ModelHost:
             self._last_used_s = time.monotonic()
         elif self._idle_timeout_s and time.monotonic() - self._last_used_s > self._idle_timeout_s:
             await self.unload()
+
+
+def _stopping() -> EngineDead:
+    return EngineDead("The server is stopping.", "Come back when it runs again.")
 
 
 def _tell(callbacks: list[Callable[[T], None]], value: T) -> None:

@@ -11,12 +11,14 @@ from app.models.host import ModelHost
 from engine.runner import memory
 
 
-def reserved_bytes(host: ModelHost) -> int:
-    """What a loaded model has taken or may yet take: weights, KV cache and host memory for it. 0 while it is not loaded."""
+def reserved_bytes(host: ModelHost, device: torch.device) -> int:
+    """What a loaded model has taken or may yet take of the memory of the `device` that it runs on: weights, KV cache, and host
+    memory for it where that is the same. 0 while it is not loaded."""
     info = host.info
     if info is None or host.current is None:
         return 0
-    return info.weights_bytes + info.kv_bytes + sum(group.n_host_blocks * group.block_bytes for group in info.kv_groups)
+    host_bytes = sum(group.n_host_blocks * group.block_bytes for group in info.kv_groups) if device.type == "cpu" else 0
+    return info.weights_bytes + info.kv_bytes + host_bytes
 
 
 class Memory:
@@ -33,8 +35,8 @@ class Memory:
         if self._device.type != "cpu":
             return 0
         taken = max(0, psutil.Process().memory_info().rss - self._before)
-        return max(0, sum(reserved_bytes(host) for host in loaded) - taken)
+        return max(0, sum(reserved_bytes(host, self._device) for host in loaded) - taken)
 
     def free_bytes(self, loaded: Iterable[ModelHost], *, without: Iterable[ModelHost] = ()) -> int:
         """What another model may have beside those that are loaded, or once some of them are gone."""
-        return self._free() - self.promised_bytes(loaded) + sum(reserved_bytes(host) for host in without)
+        return self._free() - self.promised_bytes(loaded) + sum(reserved_bytes(host, self._device) for host in without)

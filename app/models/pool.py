@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from msgspec import structs
 
 from app import paths
 from app.catalog import library
-from app.catalog.disk import LocalModel, quant_of
+from app.catalog.disk import LocalModel, names_of, pass_over
 from app.errors import UnknownModel
 from app.models.host import ModelHost, Progress
 from app.models.memory import Memory
@@ -24,6 +25,7 @@ from app.options import near
 from app.settings import Settings
 from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
+from engine.errors import ConfigError
 from engine.runner.prediction import device_of
 
 log = logging.getLogger(__name__)
@@ -43,10 +45,11 @@ class ModelPool:
         find: Callable[[], list[LocalModel]] | None = None,
         make: Callable[[LocalModel], ModelHost] | None = None,
         aliases: dict[str, str] | None = None,
+        tables: Iterable[str] = (),
         memory: Memory | None = None,
     ) -> None:
         """find: the models on disk, blocking; make: the host of one. None: there is no other than the main one. aliases:
-        {name that clients see: model's own}."""
+        {name that clients see: model's own}. tables: names of models of which the configuration says something of their own."""
         self.main = main
         self.on_host: list[Callable[[ModelHost], None]] = []
         """Called on the event loop with each host that joins, and by `each_host` with those that are here."""
@@ -54,6 +57,8 @@ class ModelPool:
         self._find = find
         self._make = make
         self._aliases = {alias.lower(): model.lower() for alias, model in (aliases or {}).items()}
+        self._tables = list(tables)
+        """Of which it is not known yet that no model has the name."""
         self._hosts: dict[str, ModelHost] = {}
         self._looking = asyncio.Lock()
         self._looked_s = float("-inf")
@@ -71,8 +76,11 @@ class ModelPool:
             return host_of(of, name)
 
         def host_of(of: LocalModel, name: str, *, is_main: bool = False) -> ModelHost:
-            config = config_of(settings, of.name, name)
-            predictor = Predictor(of.path, config, caps_window=not is_main)
+            names = (name, *names_of(of))
+            config = config_of(settings, *names)
+            # What was said of the server's own model, or of all, is not to keep others from running.
+            of_all = not is_main and "quantization" not in settings.of_model(*names)
+            predictor = Predictor(of.path, config, caps_window=not is_main, quantizes_dense_only=of_all)
 
             async def load(progress: Progress) -> AsyncEngine:
                 used = await asyncio.to_thread(lambda: predictor.config)
@@ -93,7 +101,7 @@ class ModelPool:
         # A prefill and a decode server are of one model: what they hand over is of no use to another.
         alone = not orchestrator.switch_models or settings.engine.role != "both"
         find = None if alone else (lambda: library.local(orchestrator.models_folders))
-        pool = cls(main, find=find, make=make, aliases=aliases, memory=memory)
+        pool = cls(main, find=find, make=make, aliases=aliases, tables=settings.models, memory=memory)
         return pool
 
     @property
@@ -147,34 +155,42 @@ class ModelPool:
             if time.monotonic() - self._looked_s < fresh_s:
                 return
             try:
-                found = await asyncio.to_thread(self._find)
-            except OSError as error:
-                log.warning("The models on disk could not be listed: %s", error)
+                found, here = await asyncio.to_thread(_by_place, self._find, self.hosts)
+            except Exception as error:  # those that are known answer nevertheless
+                log.warning("The models on disk could not be listed: %s", error, exc_info=not isinstance(error, OSError))
                 return
-            self._looked_s = time.monotonic()
-            self._update(found, self._make)
+            finally:
+                self._looked_s = time.monotonic()
+            self._update(found, here, self._make)
             for alias in [alias for alias, model in self._aliases.items() if not self._by_own_name(model)]:
                 log.warning("model_aliases has %s=%s, but there is no such model on disk", alias, self._aliases.pop(alias))
+            for name in [name for name in self._tables if not self._is_here(name.lower())]:
+                log.warning('The configuration has [models."%s"], but there is no such model on disk', name)
+                self._tables.remove(name)
 
-    def _update(self, found: Iterable[LocalModel], make: Callable[[LocalModel], ModelHost]) -> None:
+    def _update(
+        self, found: dict[Path, LocalModel], here: dict[Path, ModelHost], make: Callable[[LocalModel], ModelHost]
+    ) -> None:
         """Take in what is new, and leave out what is gone and not in memory."""
-        here = {host.model.path.resolve(): host for host in self.hosts if host.model is not None}
-        names = set()
-        for model in found:
-            path = model.path.resolve()
-            names.add(path)
-            if path not in here:
+        for path, model in found.items():
+            if path in here:
+                continue
+            try:
                 self._join(make(model))
+            except ConfigError as error:
+                pass_over(path, str(error))
         for path, host in here.items():
-            if path not in names and host is not self.main and host.state in ("unloaded", "failed"):
+            if path not in found and host is not self.main and host.state in ("unloaded", "failed"):
                 del self._hosts[host.name.lower()]
         others = sorted((host for host in self.hosts if host is not self.main), key=lambda host: host.name.lower())
         self._hosts = {host.name.lower(): host for host in (self.main, *others)}
 
     def _join(self, host: ModelHost) -> None:
-        if host.name.lower() in self._hosts:
-            log.debug("There are two models %s; the second is left out", host.name)
-            return
+        name, n = host.name, 2
+        while host.name.lower() in self._hosts:
+            host.name, n = f"{name}-{n}", n + 1
+        if host.name != name:
+            log.warning("Another model is called %s: the one in %s is %s", name, host.model and host.model.path, host.name)
         self._hosts[host.name.lower()] = host
         host.turn = self.room.turn
         if host is not self.main:
@@ -182,12 +198,17 @@ class ModelPool:
         for callback in self.on_host:
             callback(host)
 
+    def _is_here(self, name: str) -> bool:
+        """Whether any model goes by this name or alias, alone or among others."""
+        name = self._aliases.get(name, name)
+        return any(name == host.name.lower() or (host.model and name in names_of(host.model)) for host in self.hosts)
+
     def _by_own_name(self, name: str) -> ModelHost | None:
         """By the name that the model has on disk, with its quantisation or without, and without the program's that it comes from,
         where it is the only one."""
         own = {host: host.model for host in self.hosts if host.model is not None}
-        whole = [host for host, model in own.items() if name in _names(model.name.lower(), model)]
-        short = [host for host, model in own.items() if model.origin and name in _names(_tail(model), model)]
+        whole = [host for host, model in own.items() if name in names_of(replace(model, origin=""))]
+        short = [host for host, model in own.items() if name in names_of(model)]
         return whole[0] if whole else short[0] if len(short) == 1 else None
 
     def at(self, path: Path) -> ModelHost | None:
@@ -207,13 +228,12 @@ class ModelPool:
         await asyncio.gather(*(host.close() for host in self.hosts))
 
 
-def _tail(model: LocalModel) -> str:
-    return model.name.lower().partition("/")[2]
-
-
-def _names(name: str, model: LocalModel) -> tuple[str, ...]:
-    quant = quant_of(model.path.name).lower()
-    return (name, f"{name}:{quant}") if quant and ":" not in name else (name,)
+def _by_place(
+    find: Callable[[], list[LocalModel]], hosts: list[ModelHost]
+) -> tuple[dict[Path, LocalModel], dict[Path, ModelHost]]:
+    """What is found, and the hosts, each by where it really lies. Blocks: disks may be slow, or asleep."""
+    found = {model.path.resolve(): model for model in find()}
+    return found, {host.model.path.resolve(): host for host in hosts if host.model is not None}
 
 
 def config_of(settings: Settings, *names: str) -> EngineConfig:

@@ -56,8 +56,8 @@ class Room:
         try:
             while True:
                 for other in self._hosts():
-                    if other is not host and other.current is None:
-                        await other.gone()  # what is being unloaded has not given its memory back yet
+                    if other.current is None:
+                        await other.gone()  # what is being unloaded, `host` perhaps, has not given its memory back yet
                 going = await self._who_goes(host)
                 if not host.is_wanted:
                     raise NobodyWaits
@@ -71,6 +71,9 @@ class Room:
                     continue
                 # Whoever was chosen first stays chosen: with all of them in use, the order changes with each request.
                 if not chosen or any(other.current is None for other in chosen):
+                    for other in chosen:
+                        if other not in going:
+                            other.stay()
                     chosen = going
                 host.state, host.waits_for = "waiting", tuple(other.name for other in chosen)
                 for other in chosen:

@@ -58,7 +58,7 @@ class ModelAnswer(msgspec.Struct, kw_only=True, frozen=True):
             kind=model.kind if model else "",
             size_bytes=model.n_bytes if model else 0,
             origin=(model.origin or ("Pagewell" if model.managed else "yours")) if model else "",
-            is_deletable=bool(model and model.managed),
+            is_deletable=bool(model and model.managed and host is not main),
             n_requests=host.n_waiting + (engine.n_live if engine else 0),
             window=info.max_model_len if info else None,
             memory_bytes=info.weights_bytes + info.kv_bytes if info and engine else None,

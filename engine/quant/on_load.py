@@ -80,18 +80,23 @@ def weights_bytes(checkpoint: Checkpoint, quantization: str, dtype: torch.dtype)
     return total
 
 
+def quantised_already(checkpoint: Checkpoint) -> str:
+    """The first matrix of a checkpoint that is no dense one; empty where there is none."""
+    matrices = (name for name in checkpoint.names() if len(checkpoint.shape(name)) == 2)
+    return next((name for name in matrices if checkpoint.qtype(name) not in DENSE), "")
+
+
 class QuantizedCheckpoint:
     """A dense checkpoint whose matrices are quantised as they are asked for, or come from what an earlier load kept on disk."""
 
     def __init__(self, checkpoint: Checkpoint, scheme: str, store: Store | None = None) -> None:
         """Raises ModelLoadError for a checkpoint that is quantised already."""
-        for name in checkpoint.names():
-            if len(checkpoint.shape(name)) == 2 and checkpoint.qtype(name) not in DENSE:
-                raise ModelLoadError(
-                    f"{checkpoint.path}: the model is quantised already (its {name} is {checkpoint.qtype(name)}), and "
-                    f"quantization is {scheme}.",
-                    "Leave --quantization out, or take the model in float16 or bfloat16.",
-                )
+        if name := quantised_already(checkpoint):
+            raise ModelLoadError(
+                f"{checkpoint.path}: the model is quantised already (its {name} is {checkpoint.qtype(name)}), and "
+                f"quantization is {scheme}.",
+                "Leave --quantization out, or take the model in float16 or bfloat16.",
+            )
         self._checkpoint = checkpoint
         self._scheme = scheme
         self._targets = {name: target(scheme, name, checkpoint.shape(name)) for name in checkpoint.names()}

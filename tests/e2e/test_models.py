@@ -132,12 +132,18 @@ def test_the_models_view_loads_and_unloads(several: LiveServer, browser: Browser
     page.close()
 
 
-def test_a_chat_is_answered_by_the_model_that_was_chosen(several: LiveServer, browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", ["typed", "suggested"])
+def test_a_chat_is_answered_by_the_model_that_was_chosen(
+    several: LiveServer, browser: Browser, tmp_path: Path, begun: str
+) -> None:
     page = browser.new_page()
     page.goto(several.url)
     page.get_by_label("Model that answers").select_option(LONG)
-    page.get_by_label("Message", exact=True).fill("Say hello.")
-    page.keyboard.press("Enter")
+    if begun == "typed":
+        page.get_by_label("Message", exact=True).fill("Say hello.")
+        page.keyboard.press("Enter")
+    else:
+        page.get_by_role("button", name="Write a short poem").click()
     answer = page.locator("article.assistant")
     expect(answer.get_by_role("heading", name=LONG)).to_be_attached(timeout=SLOW_MS)
     expect(answer).to_have_attribute("data-state", "done", timeout=2 * SLOW_MS)

@@ -78,6 +78,18 @@ def test_installed_models_are_found_under_the_names_people_use() -> None:
     assert library.find("Owner/Dense").kind == "safetensors"
 
 
+def test_one_folder_that_cannot_be_read_takes_no_other_away(caplog: pytest.LogCaptureFixture) -> None:
+    folder = paths.models_dir()
+    put(folder / "good" / "good.gguf")
+    dangling = safetensors_folder(folder / "dangling")
+    (dangling / "model-00003-of-00003.safetensors").symlink_to(folder / "nowhere")
+    for _ in range(2):
+        assert [model.name for model in library.local()] == ["good"]
+    assert caplog.text.count("dangling is passed over") == 1
+    with pytest.raises(ModelLoadError, match="cannot be read"):
+        library.find(str(dangling))
+
+
 def test_removing_leaves_the_neighbours_and_the_persons_own_files(tmp_path: Path) -> None:
     folder = paths.models_dir() / "Owner--Two"
     put(folder / "two-Q4_0.gguf"), put(folder / "two-F16.gguf")
@@ -123,6 +135,22 @@ def test_what_only_seems_to_lie_in_pagewells_folder_is_the_persons_own(tmp_path:
             disk.remove(library.find(name))
     assert {path.name for path in own.parent.iterdir()} == {"x.gguf", "diary.txt"}
     assert len(list((tmp_path / "dense").iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", ["dense", "gguf"])
+def test_a_model_that_was_moved_away_since_it_was_found_is_not_deleted(tmp_path: Path, name: str) -> None:
+    folder = paths.models_dir() / name
+    if name == "dense":
+        safetensors_folder(folder)
+    else:
+        put(folder / "x.gguf")
+    model = library.find(name)
+    moved = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(moved)
+    there = set(moved.iterdir())
+    with pytest.raises(ModelLoadError, match="not Pagewell's to delete"):
+        disk.remove(model)
+    assert set(moved.iterdir()) == there
 
 
 def test_removing_does_not_follow_links_out_of_the_folder(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app import paths
 from app.catalog import disk, elsewhere, library
 from engine.errors import ModelLoadError
 from engine.weights.loader import open_checkpoint
@@ -76,7 +77,10 @@ def test_a_blob_of_ollama_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     "manifest",
-    ["", "{", "[]", '{"layers": 3}', '{"layers": [{"mediaType": 1}]}', '{"layers": []}', "\xff", '{"layers": [null]}'],
+    [
+        *("", "{", "[]", '{"layers": 3}', '{"layers": [{"mediaType": 1}]}', '{"layers": []}', "\xff", '{"layers": [null]}'),
+        pytest.param('{"layers": ' + "[" * 200_000, id="nested"),
+    ],
 )
 def test_manifests_that_are_none_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
@@ -84,6 +88,18 @@ def test_manifests_that_are_none_do_no_harm(tmp_path: Path, monkeypatch: pytest.
     bad = put(tmp_path / "manifests" / "registry.ollama.ai" / "library" / "bad" / "latest")
     bad.write_bytes(manifest.encode("latin-1"))
     assert names() == ["ollama/good:latest"]
+
+
+def test_a_program_whose_folder_cannot_be_read_takes_no_others_models_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    ollama(tmp_path / "ollama", "library/good", b"GGUF")
+    put(tmp_path / "mine" / "own.gguf")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / ("x" * 300)))  # longer than names may be
+    with pytest.raises(OSError):
+        elsewhere.hub_cache().is_dir()
+    assert {model.name for model in elsewhere.models([str(tmp_path / "mine")])} == {"ollama/good:latest", "own"}
 
 
 def test_what_of_ollama_is_no_whole_model_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,3 +197,28 @@ def test_a_split_model_is_one_only_with_all_its_parts(tmp_path: Path) -> None:
     assert elsewhere.models([str(tmp_path)]) == []
     with pytest.raises(ModelLoadError, match="one of 2 parts, of which 1 are missing: big-Q4_0-00002-of-00002.gguf"):
         disk.open_path(tmp_path / "big-Q4_0-00001-of-00002.gguf")
+
+
+def test_a_name_that_is_not_utf_8_is_passed_over_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    try:
+        put(paths.models_dir() / odd / "x.gguf")
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 only")
+    (
+        put(paths.models_dir() / f"{odd}.gguf"),
+        put(paths.models_dir() / "good" / f"{odd}.gguf"),
+        put(tmp_path / "mine" / f"{odd}.gguf"),
+    )
+    put(tmp_path / "hub" / f"models--o--{odd}" / "snapshots" / "r" / "x.gguf"), put(tmp_path / "mine" / "own.gguf")
+    ollama(tmp_path / "ollama", f"library/{odd}", b"GGUF"), ollama(tmp_path / "ollama", "library/good", b"GGUF")
+    found = library.local([str(tmp_path / "mine")])
+    assert {model.name for model in found} == {"own", "ollama/good:latest"}
+    assert json.dumps([model.name for model in found], ensure_ascii=False).encode()
+    assert caplog.text.count("not written in UTF-8") == 6 and r"caf\xe9.gguf is passed over" in caplog.text
+    with pytest.raises(ModelLoadError, match="not written in UTF-8"):
+        library.find(str(tmp_path / "mine" / f"{odd}.gguf"))

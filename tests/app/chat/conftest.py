@@ -31,6 +31,7 @@ class Site:
     engine: ScriptedEngine
     host: ScriptedHost
     plugin: ChatPlugin
+    pool: ModelPool
 
     @property
     def service(self) -> ChatService:
@@ -78,7 +79,8 @@ def article(html: str, n: int = -1) -> str:
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     engine = ScriptedEngine()
     host = ScriptedHost(engine)
-    plugin = ChatPlugin(ModelPool(host), tmp_path / "pagewell.db")
+    pool = ModelPool(host)
+    plugin = ChatPlugin(pool, tmp_path / "pagewell.db")
     app = Litestar(plugins=[plugin], logging_config=None)
     transport = ASGITransport(app)  # type: ignore[arg-type]
     started, done = asyncio.Event(), asyncio.Event()
@@ -92,6 +94,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     running = asyncio.create_task(run())
     await started.wait()
     async with AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
-        yield Site(app, client, engine, host, plugin)
+        yield Site(app, client, engine, host, plugin, pool)
     done.set()
     await running

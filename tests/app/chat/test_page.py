@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
+from app.catalog.disk import LocalModel
 from app.chat.service import MAX_TOKENS, _title
 from engine.errors import PromptTooLong
 from engine.types import FinishReason
 from tests.app.chat.conftest import Site, article
-from tests.app.scripted import until
+from tests.app.scripted import ScriptedHost, until
 from tests.ui.test_markdown import ATTACKS, assert_harmless
 from ui.render import STATIC
 
@@ -65,6 +67,76 @@ async def test_a_question_starts_a_chat_with_both_bubbles(site: Site) -> None:
     assert re.search(r'id="stream" data-url="/ui/events\?chat=1&amp;" data-after="[0-9a-f]{8}\.1\.1\.0"', html)
     assert 'hx-post="/ui/generations/1/stop"' in html and 'hx-post="/ui/chats/1/messages"' in html
     assert (await site.engine.answer()).prompt == "<user>What is <b>7</b> × 6?\nPlease.<assistant>"
+
+
+def on_disk(site: Site, *names: str) -> list[LocalModel]:
+    """More models, each ready, which the server has not looked for yet."""
+    found = [LocalModel(name, Path("/models") / f"{name}.gguf", "gguf", 1, False) for name in names]
+
+    def make(model: LocalModel) -> ScriptedHost:
+        host = ScriptedHost(site.engine)
+        host.name, host.model = model.name, model
+        return host
+
+    site.pool._find, site.pool._make = lambda: found, make
+    return found
+
+
+def offered(html: str) -> list[tuple[str, bool]]:
+    """[(model that can be chosen, whether it is)]"""
+    options = re.findall(r"<option([^>]*)>([^<]*)</option>", html)
+    return [(text, "selected" in attributes) for attributes, text in options]
+
+
+async def test_the_page_offers_all_models_of_this_machine_from_the_first_time_on(site: Site) -> None:
+    on_disk(site, "other")
+    assert offered(await site.page()) == [("scripted-1B", True), ("other", False)]
+
+
+async def test_whatever_begins_a_chat_sends_the_chosen_model(site: Site) -> None:
+    on_disk(site, "other")
+    html = await site.page()
+    beginnings = re.findall(r'<(button|form)([^>]* hx-post="/ui/chats"[^>]*)>', html)
+    assert len(beginnings) == 4 and '<select id="model-choice" name="model" form="composer"' in html
+    for tag, attributes in beginnings:
+        assert 'id="composer"' in attributes if tag == "form" else 'hx-include="#model-choice"' in attributes, attributes
+
+
+async def test_after_a_restart_a_chat_goes_on_with_its_model(site: Site) -> None:
+    conversation_id = await site.answered()
+    on_disk(site, "other")
+    await site.post(f"/ui/chats/{conversation_id}/messages", text="second", model="other")
+    (await site.engine.answer(1)).begin().say("Two.").end()
+    await site.quiet(conversation_id)
+    site.pool._hosts = {site.host.name.lower(): site.host}  # as it is after a start
+    site.pool._looked_s = float("-inf")
+    await site.post(f"/ui/chats/{conversation_id}/messages", text="third")
+    assert site.plugin.hub.running_in(conversation_id).model == "other"
+    (await site.engine.answer(2)).begin().fail("no block is free")
+    await site.quiet(conversation_id)
+    site.pool._hosts = {site.host.name.lower(): site.host}
+    site.pool._looked_s = float("-inf")
+    await site.post("/ui/messages/6/continue")
+    assert site.plugin.hub.running_in(conversation_id).model == "other"
+
+
+async def test_a_model_that_is_gone_is_told_and_no_other_answers_unasked(site: Site) -> None:
+    conversation_id = await site.answered()
+    on_disk(site, "other")
+    await site.post(f"/ui/chats/{conversation_id}/messages", text="second", model="other")
+    (await site.engine.answer(1)).begin().fail("no block is free")
+    await site.quiet(conversation_id)
+    on_disk(site)
+    site.pool._hosts = {site.host.name.lower(): site.host}
+    site.pool._looked_s = float("-inf")
+    page = await site.page(f"/chats/{conversation_id}")
+    assert offered(page) == [("other is not here any more", True), ("scripted-1B", False)]
+    for path, form in ((f"/ui/chats/{conversation_id}/messages", {"text": "third"}), ("/ui/messages/4/continue", {})):
+        refused = await site.post(path, **form)
+        assert refused.status_code == 404 and "`other` does not exist here" in refused.text and "`scripted-1B`" in refused.text
+    assert len(site.engine.answers) == 2
+    await site.post(f"/ui/chats/{conversation_id}/messages", text="third", model="scripted-1B")
+    assert site.plugin.hub.running_in(conversation_id).model == "scripted-1B"
 
 
 async def test_an_answer_is_kept_with_its_measurements(site: Site) -> None:

@@ -124,7 +124,8 @@ def make_server(
 
     host, runner = make_host("fake", load)
     more = [make_host(name, None)[0] for name in others]
-    memory = Memory(SimpleNamespace(type="cuda"), free=lambda: ROOM - sum(map(reserved_bytes, (host, *more))))
+    device: Any = SimpleNamespace(type="cuda")
+    memory = Memory(device, free=lambda: ROOM - sum(reserved_bytes(each, device) for each in (host, *more)))
     pool = ModelPool(host, memory=memory)
     for other in more:
         pool._join(other)

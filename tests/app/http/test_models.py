@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 
-from engine.errors import ModelLoadError
+from engine.errors import ConfigError, ModelLoadError, PagewellError
 from tests.app.http.conftest import Server
 
 ASK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
@@ -119,6 +120,36 @@ async def test_two_clients_that_take_turns_both_get_their_answers(live: Callable
             return [(await chat(client, model)).json()["model"] for _ in range(6)]
 
     assert await asyncio.gather(work("fake"), work("b"), work("fake")) == [["fake"] * 6, ["b"] * 6, ["fake"] * 6]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_worth_asking"),
+    [
+        (OSError("the disk is away"), True),
+        (PagewellError("Something is in the way."), True),
+        (ModelLoadError("It ends early."), False),
+        (ConfigError("The model does not fit into memory."), False),
+        (MemoryError(), False),
+        (torch.OutOfMemoryError("CUDA out of memory."), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_clients_are_told_whether_a_failed_model_is_worth_asking_for_again(
+    serve: Callable[..., Any], error: Exception, is_worth_asking: bool
+) -> None:
+    client = await serve(others=("b",))
+
+    async def load(_: object) -> Any:
+        raise error
+
+    client.server.pool.get("b")._load = load
+    for _ in range(2):
+        answer = await chat(client, "b")
+        assert answer.status_code == 503 and answer.json()["error"]["code"] == "model_failed"
+        if is_worth_asking:
+            assert 1 <= int(answer.headers["retry-after"]) <= 60 and "x-should-retry" not in answer.headers
+        else:
+            assert answer.headers["x-should-retry"] == "false" and "retry-after" not in answer.headers
 
 
 async def test_a_load_that_fails_is_told_and_the_old_model_answers_on(serve: Callable[..., Any]) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.models.host import ModelHost
-from app.models.memory import Memory, reserved_bytes
+from app.models.memory import Memory
 from app.models.pool import ModelPool
 from engine.errors import ConfigError
 
@@ -61,7 +61,7 @@ class Small:
             load.go.set()
         self.hosts = {name: self._host(name, n_bytes, name in narrow, options) for name, n_bytes in sizes.items()}
         main, *others = self.hosts.values()
-        memory = Memory(SimpleNamespace(type="cuda"), free=lambda: room - sum(map(reserved_bytes, self.hosts.values())))
+        memory = Memory(SimpleNamespace(type="cuda"), free=lambda: room - self._taken)
         self.pool = ModelPool(main, memory=memory)
         for host in others:
             self.pool._join(host)
@@ -73,6 +73,12 @@ class Small:
             return 10 if is_narrow and free < 2 * n_bytes else 100
 
         return ModelHost(self.loads[name], name=name, window_in=window_in, **options)
+
+    @property
+    def _taken(self) -> int:
+        """An engine has its memory until it is closed."""
+        engines = (engine for load in self.loads.values() for engine in load.engines)
+        return sum(engine.info.weights_bytes for engine in engines if not engine.closed)
 
     def engine(self, name: str) -> FakeEngine:
         """The newest one of a model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 from litestar import Litestar
 
 from app import paths, settings
-from app.catalog import hub, library
+from app.catalog import disk, hub, library
 from app.catalog.disk import LocalModel
-from app.errors import respond
+from app.errors import UnknownModel, respond
 from app.models.host import ModelHost
 from app.models.plugin import ModelsPlugin
 from app.models.pool import ModelPool
+from engine.errors import ModelLoadError
 from tests import models
 from tests.app.catalog.conftest import hub_of
 from tests.app.catalog.hub_server import HubServer, Repo, model_file
@@ -33,9 +35,9 @@ Start = Callable[..., Any]
 class Site:
     """An application with nothing but models, over the test's own folder."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, main: LocalModel | None = None, **values: Any) -> None:
         self.loads: dict[str, Loads] = {}
-        main = LocalModel("main-model", models.smollm2(), "gguf", 98_362_432, False)
+        main = main or LocalModel("main-model", models.smollm2(), "gguf", 98_362_432, False)
         self.pool = ModelPool(self.make(main), find=library.local, make=self.make)
         made = settings.make(values)
         self.app = Litestar(plugins=[ModelsPlugin(made, self.pool)], exception_handlers={Exception: respond}, logging_config=None)
@@ -118,6 +120,54 @@ async def test_only_what_is_pagewells_and_out_of_memory_is_deleted(site: Site) -
     await site.post("/api/models/unload", "tiny")
     assert (await site.client.delete("/api/models/tiny")).json() == {"model": "tiny", "freed_bytes": n_bytes}
     assert not path.exists() and {m["name"] for m in await site.models()} == {"main-model"}
+
+
+async def test_who_asks_for_a_model_while_it_is_deleted_is_refused_and_it_leaves_the_list(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put("tiny")
+    await site.models()
+    host = site.pool.get("tiny")
+    real, may_go, begun = disk.remove, threading.Event(), threading.Event()
+
+    def slow(model: LocalModel) -> int:
+        begun.set()
+        may_go.wait(10)
+        return real(model)
+
+    monkeypatch.setattr(disk, "remove", slow)
+    deleting = asyncio.create_task(site.client.delete("/api/models/tiny"))
+    await asyncio.to_thread(begun.wait, 10)
+    assert (await site.post("/api/models/load", "tiny")).status_code == 404
+    with pytest.raises(UnknownModel, match="is being deleted"):
+        async with host.use():
+            pass
+    assert (await site.client.delete("/api/models/tiny")).status_code == 409
+    may_go.set()
+    assert (await deleting).status_code == 200 and not path.exists()
+    assert site.loads["tiny"].n_begun == 0 and {m["name"] for m in await site.models()} == {"main-model"}
+
+
+async def test_after_a_deletion_that_fails_the_model_can_be_loaded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("tiny")
+
+    def refuse(model: LocalModel) -> int:
+        raise ModelLoadError("It could not be deleted whole.")
+
+    monkeypatch.setattr(disk, "remove", refuse)
+    assert (await site.client.delete("/api/models/tiny")).status_code == 400
+    assert (await site.post("/api/models/load", "tiny")).status_code == 202
+
+
+async def test_the_main_model_is_not_deleted_though_it_is_unloaded() -> None:
+    path = put("tiny")
+    site = Site(main=disk.open_path(path))
+    await site.pool.start()
+    await asyncio.sleep(0.01)
+    assert (await site.post("/api/models/unload", "tiny")).json()["is_deletable"] is False
+    refused = await site.client.delete("/api/models/tiny")
+    assert refused.status_code == 409 and "was started with" in refused.json()["error"]["message"] and path.exists()
+    await site.pool.close()
 
 
 async def test_a_pull_tells_how_far_it_is_and_the_model_can_be_asked_for_then(site: Site, hub_of: Start) -> None:

@@ -24,7 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineDead, ModelLoadError
 from engine.types import SamplingParams
 from tests import models
-from tests.app.models.fakes import Loads
+from tests.app.models.fakes import FakeEngine, Loads
 
 
 @pytest.fixture
@@ -263,6 +263,25 @@ async def test_no_load_begins_once_the_server_stops() -> None:
     await host.close()
 
 
+@pytest.mark.parametrize("how", ["drain first", "close", "close at once"])
+async def test_who_waits_for_a_load_when_the_server_stops_is_told(how: str) -> None:
+    loads, host = await unloaded()
+    loads.go.clear()
+    waiting = [asyncio.create_task(acquire(host)) for _ in range(2)]
+    left = asyncio.create_task(acquire(host))
+    await asyncio.sleep(0 if how == "close at once" else 0.01)  # the load itself may not have begun
+    left.cancel()
+    if how == "drain first":
+        await host.drain(0)
+    await host.close()
+    async with asyncio.timeout(5):
+        for task in waiting:
+            with pytest.raises(EngineDead, match="The server is stopping"):
+                await task
+        with pytest.raises(asyncio.CancelledError):
+            await left
+
+
 async def test_stopping_ends_a_load_at_its_next_tensor() -> None:
     ended = threading.Event()
 
@@ -332,6 +351,36 @@ async def test_a_failed_load_keeps_nothing_of_what_it_had_loaded() -> None:
     await reach(host, "failed")
     gc.collect()
     assert held[0]() is None and host.error is not None
+    await host.close()
+
+
+@pytest.mark.parametrize("how", ["unload", "failed load"])
+async def test_what_torch_keeps_of_a_gpus_memory_is_given_back_once_the_model_is_gone(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+    given_back: list[bool] = []
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: given_back.append(held[-1]() is None))
+
+    async def load(progress: Any) -> Any:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        if how == "failed load":
+            raise ModelLoadError("the file ends early")
+        engine = FakeEngine()
+        engine.weights, engine.itself = weights, engine  # engines and their events refer to each other
+        return engine
+
+    host = ModelHost(load, name="m")
+    await host.start()
+    await reach(host, "ready" if how == "unload" else "failed")
+    assert given_back == ([] if how == "unload" else [True])
+    await host.unload()
+    assert given_back == [True]
     await host.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,7 @@ from engine.errors import ConfigError, ModelLoadError
 from engine.kv.groups import KVGroup
 from tests import models
 from tests.app.models.fakes import FakeEngine, Loads
+from tests.engine.models import tiny
 
 
 def local(name: str, origin: str = "") -> LocalModel:
@@ -104,16 +107,63 @@ async def test_what_came_and_went_on_disk_is_noticed_but_nothing_in_memory_is_fo
     await a.close()
 
 
-async def test_a_disk_that_cannot_be_read_changes_nothing() -> None:
+async def test_models_of_one_name_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    places = ("one", "two", "three")
+    disk = Disk(
+        *(LocalModel(name, Path(f"/{place}/m.gguf"), "gguf", 1, False) for name, place in zip("mMm", places, strict=True))
+    )
+    disk.found.append(local("served"))
+    for _ in range(2):
+        await disk.pool.look(fresh_s=0)
+    assert disk.names == ["served", "m", "M-2", "m-3", "served-2"]
+    assert [disk.pool.get(name).model.path.parent.name for name in ("m", "m-2", "M-3")] == list(places)
+    assert caplog.text.count("Another model is called") == 3 and "/two/m.gguf is M-2" in caplog.text
+
+
+async def test_a_model_whose_own_settings_do_not_go_together_keeps_no_other_away(caplog: pytest.LogCaptureFixture) -> None:
+    tables = {"o/m": {"max_num_seqs": 200}, "m": {"max_num_batched_tokens": 100}}
+    pool = from_settings(models.smollm2(), {"max_num_batched_tokens": 300, "max_num_seqs": 50}, models=tables)
+    pool._find = lambda: [local("o/m", "Ollama"), local("other")]
+    for _ in range(2):
+        await pool.look(fresh_s=0)
+    assert [host.name for host in pool.hosts] == ["smol", "other"] and caplog.text.count("o-m.gguf is passed over") == 1
+
+
+@pytest.mark.parametrize("error", [PermissionError("not yours"), RecursionError("too deep"), ModelLoadError("half a file")])
+async def test_a_disk_that_cannot_be_read_changes_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(local("a"))
     await disk.pool.look()
+    n_tries = 0
 
     def fail() -> list[LocalModel]:
-        raise PermissionError("not yours")
+        nonlocal n_tries
+        n_tries += 1
+        raise error
 
     disk.pool._find = fail
     await disk.pool.look(fresh_s=0)
-    assert disk.names == ["served", "a"]
+    assert disk.names == ["served", "a"] and str(error) in caplog.text
+    await disk.pool.look(fresh_s=60)
+    assert n_tries == 1, "it is not tried for each request"
+
+
+async def test_the_event_loop_waits_for_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(local("a"), local("b"))
+    threads: set[int] = set()
+    real = os.stat, os.path.realpath
+
+    def watched(n: int) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            threads.add(threading.get_ident())
+            return real[n](*args, **options)
+
+        return call
+
+    monkeypatch.setattr("os.stat", watched(0))
+    monkeypatch.setattr("os.path.realpath", watched(1))
+    for _ in range(2):
+        await disk.pool.look(fresh_s=0)
+    assert threads and threading.get_ident() not in threads
 
 
 def from_settings(path: Path, values: dict[str, Any] | None = None, **rest: Any) -> ModelPool:
@@ -146,11 +196,54 @@ def test_a_models_own_settings_hold_for_it_and_lose_to_the_command_line() -> Non
     assert (host.config.max_model_len, host.config.kv_cache_dtype) == (1024, "int8")
 
 
+@pytest.mark.parametrize("table", ["ollama/q:1b", "Q:1B", "coder", "lmstudio/ada/r-GGUF", "ada/r-gguf:q4_1", "ada/r-GGUF"])
+def test_a_models_own_settings_stand_under_any_name_that_a_request_may_have(table: str) -> None:
+    found = LocalModel("ollama/q:1b", models.smollm2(), "gguf", 1, False, "Ollama")
+    if "r-" in table.lower():
+        found = LocalModel("lmstudio/ada/r-GGUF", models.smollm2(), "gguf", 1, False, "LM Studio")
+    aliases = {"model_aliases": ("coder=q:1b",)}
+    pool = from_settings(models.smollm2(), aliases, models={table: {"max_model_len": 512}})
+    assert pool._make(found).config.max_model_len == 512 and pool.main.config.max_model_len is None
+
+
+def test_all_tables_of_a_model_count_the_most_exact_wins() -> None:
+    tables = {
+        "fast": {"max_model_len": 64},
+        "smol": {"max_model_len": 128, "kv_cache_dtype": "int8", "dtype": "float32"},
+        "smol:q4_1": {"kv_cache_dtype": "float16"},
+    }
+    config = from_settings(models.smollm2(), {"model_aliases": ("fast=smol",)}, models=tables).main.config
+    assert (config.max_model_len, config.kv_cache_dtype, config.dtype) == (64, "float16", "float32")
+
+
+async def test_a_table_that_no_model_has_the_name_of_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    named = {name: {"max_model_len": 64} for name in ("smol", "fast", "q:1b", "qwen-4b")}
+    pool = from_settings(models.smollm2(), {"model_aliases": ("fast=smol",)}, models=named)
+    pool._find = lambda: [local("ollama/q:1b", "Ollama"), local("ollama/ada/q:1b", "Ollama")]
+    for _ in range(2):
+        await pool.look(fresh_s=0)
+    assert caplog.text.count("but there is no such model on disk") == 1 and '[models."qwen-4b"]' in caplog.text
+
+
 def test_a_window_beyond_the_models_is_refused_for_the_main_one_and_cut_for_others() -> None:
     pool = from_settings(models.smollm2(), {"max_model_len": 100_000})
     with pytest.raises(ConfigError, match="made for 8,192 tokens"):
         pool.main.window_in(8 << 30)
     assert pool._make(LocalModel("x", models.smollm2(), "gguf", 1, False)).window_in(8 << 30) == 8192
+
+
+def test_quantization_of_all_is_for_the_dense_ones_beside_the_main_model(tmp_path: Path) -> None:
+    tiny.saved(tmp_path, "llama")
+    dense = LocalModel("dense", tmp_path, "safetensors", 1, False)
+    quantized = LocalModel("x", models.smollm2(), "gguf", 1, False)
+    pool = from_settings(models.smollm2(), {"quantization": "int8"})
+    with pytest.raises(ModelLoadError, match="quantised already"):
+        pool.main.window_in(8 << 30)
+    in_force = {model.name: pool._make(model).window_in.__self__.config.quantization for model in (dense, quantized)}
+    assert in_force == {"dense": "int8", "x": "auto"} and pool._make(quantized).window_in(8 << 30) == 8192
+    asked = from_settings(dense.path, models={"x": {"quantization": "int8"}})
+    with pytest.raises(ModelLoadError, match="quantised already"):
+        asked._make(quantized).window_in(8 << 30)
 
 
 def test_what_a_model_would_take_is_known_before_it_is_loaded(tmp_path: Path) -> None:
@@ -182,6 +275,16 @@ async def test_memory_that_a_cache_has_not_taken_yet_is_not_free(monkeypatch: py
     assert memory.free_bytes([host], without=[host]) == 10_400  # what it has taken comes back
     rss += 5000
     assert memory.promised_bytes([host]) == 0
+    await host.close()
+
+
+async def test_what_a_model_on_a_gpu_has_in_the_hosts_memory_does_not_come_back_on_the_gpu() -> None:
+    memory = Memory(SimpleNamespace(type="cuda"), free=lambda: 10_000)  # type: ignore[arg-type]
+    groups = (KVGroup(n_blocks=4, layers=(0,), block_bytes=10, n_host_blocks=500),)
+    info = SimpleNamespace(weights_bytes=300, kv_bytes=650, kv_groups=groups)
+    host = ModelHost(Loads(), name="m")
+    host._take_over(SimpleNamespace(info=info, n_live=0, is_alive=True, close=FakeEngine().close))  # type: ignore[arg-type]
+    assert (memory.free_bytes([host]), memory.free_bytes([host], without=[host])) == (10_000, 10_950)
     await host.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import ModelFailed
-from engine.errors import ModelLoadError, QueueFull
+from engine.errors import EngineDead, ModelLoadError, QueueFull
 from tests.app.models.fakes import Small
 
 TURN_S = 0.15
@@ -197,6 +197,23 @@ async def test_who_leaves_while_waiting_is_dropped_and_the_other_model_goes_on()
         assert small.loaded == {"a"} and small.loads["b"].n_begun == 0
 
 
+async def test_who_was_told_to_leave_and_need_not_any_more_takes_requests_again() -> None:
+    async with running(Small(100, {"a": 35, "b": 35, "c": 30, "d": 60})) as small:
+        for name in "bc":
+            await answer(small, name)
+        small.engine("a").n_live = small.engine("b").n_live = 1
+        other = asyncio.create_task(answer(small, "d"))
+        await until(lambda: small.hosts["d"].waits_for == ("c", "a"))
+        await until(lambda: small.hosts["c"].would_wait)
+        small.engine("c").n_live = 1  # it began before
+        await small.hosts["a"].unload()  # for another reason: b is enough now, and comes before c
+        await until(lambda: small.hosts["d"].waits_for == ("b",))
+        await asyncio.wait_for(answer(small, "c"), 3)
+        small.engine("b").n_live = 0
+        await other
+        assert small.loaded == {"c", "d"}
+
+
 async def test_a_load_that_nobody_waits_for_any_more_when_its_turn_comes_is_left_out() -> None:
     async with running(Small(100, {"a": 30, "b": 30, "c": 30})) as small:
         small.loads["b"].go.clear()
@@ -280,6 +297,20 @@ async def test_what_is_being_unloaded_has_gone_before_another_is_loaded() -> Non
         await asyncio.gather(unloading, other)
 
 
+async def test_a_model_that_comes_back_while_it_goes_drives_out_nobody() -> None:
+    async with running(Small(100, {"a": 45, "b": 45})) as small:
+        await answer(small, "b")
+        engine = small.engine("a")
+        engine.may_close.clear()
+        unloading = asyncio.create_task(small.hosts["a"].unload())
+        await asyncio.sleep(0)
+        again = asyncio.create_task(answer(small, "a"))
+        await asyncio.sleep(0.05)
+        engine.may_close.set()
+        await asyncio.gather(unloading, again)
+        assert small.loaded == {"a", "b"} and small.loads["b"].n_begun == 1
+
+
 async def test_loads_come_one_after_the_other() -> None:
     async with running(Small(100, {"a": 30, "b": 30, "c": 30})) as small:
         small.loads["b"].go.clear()
@@ -302,6 +333,6 @@ async def test_stopping_ends_the_wait() -> None:
         await asyncio.sleep(0.02)
         ended.set()
         await asyncio.gather(first, draining)
-        with contextlib.suppress(Exception, asyncio.CancelledError):
+        with pytest.raises(EngineDead, match="stopping"):
             await other
         assert small.loads["b"].n_begun == 0 and small.loaded == set()
