@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from litestar import Litestar
 
 from app import paths, settings
-from app.catalog import hub, library
+from app.catalog import library
 from app.catalog.disk import LocalModel
 from app.errors import respond
 from app.models.host import ModelHost
@@ -22,7 +21,7 @@ from app.models.plugin import ModelsPlugin
 from app.models.pool import ModelPool
 from tests import models
 from tests.app.catalog.conftest import hub_of
-from tests.app.catalog.hub_server import HubServer, Repo, model_file
+from tests.app.catalog.hub_server import Repo, model_file
 from tests.app.models.fakes import Loads
 
 __all__ = ["hub_of"]
@@ -136,38 +135,6 @@ async def test_a_pull_that_cannot_be_says_why(site: Site, hub_of: Start) -> None
     assert seen[-1]["state"] == "failed" and "The hub has no model o/none" in seen[-1]["error"]
     assert (await site.post("/api/models/offer", "o/none")).status_code == 400
     assert (await site.post("/api/models/offer", "../etc")).status_code == 400
-
-
-async def test_a_pull_is_cancelled_and_leaves_no_half_model(site: Site, hub_of: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    server: HubServer = hub_of(o__r=Repo({"m-Q8_0.gguf": model_file()}))
-    may_go = asyncio.Event()
-    real = hub._download
-
-    def slow(repository: Any, choice: Any, folder: Path, progress: Any) -> None:
-        while True:  # until it is told to end
-            progress(1, choice.n_bytes)
-            if may_go.is_set():
-                return real(repository, choice, folder, progress)
-            time.sleep(0.01)
-
-    monkeypatch.setattr(hub, "_download", slow)
-    pulling = asyncio.create_task(site.post("/api/models/pull", "o/r:Q8_0"))
-    pulls: list[dict[str, Any]] = []
-    while not pulls or pulls[0]["state"] != "downloading":
-        pulls = (await site.client.get("/api/pulls")).json()["pulls"]
-        await asyncio.sleep(0.02)
-    assert (await site.client.delete(f"/api/pulls/{pulls[0]['id']}")).status_code == 202
-    assert (await events(site, await pulling))[-1]["state"] == "cancelled"
-    assert {m["name"] for m in await site.models()} == {"main-model"}
-    may_go.set()
-    assert (await events(site, await site.post("/api/models/pull", "o/r:Q8_0")))[-1]["state"] == "done"
-    assert server.asked and (await site.client.delete("/api/pulls/99")).status_code == 404
-
-
-async def test_one_name_is_downloaded_once_at_a_time(site: Site, hub_of: Start) -> None:
-    hub_of(o__r=Repo({"m-Q8_0.gguf": model_file()}))
-    both = await asyncio.gather(*(site.post("/api/models/pull", "o/r") for _ in range(2)))
-    assert {(await events(site, each))[-1]["id"] for each in both} == {1}
 
 
 @pytest.mark.parametrize("mode", ["readonly", "key"])
