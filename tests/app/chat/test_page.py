@@ -11,7 +11,7 @@ from app.chat.service import MAX_TOKENS, _title
 from engine.errors import PromptTooLong
 from engine.types import FinishReason
 from tests.app.chat.conftest import Site, article
-from tests.app.scripted import until
+from tests.app.scripted import ScriptedHost, until
 from tests.ui.test_markdown import ATTACKS, assert_harmless
 from ui.render import STATIC
 
@@ -21,6 +21,14 @@ async def test_an_empty_page_names_the_model_its_window_and_three_beginnings(sit
     assert "scripted-1B" in html and "4,096 tokens" in html
     assert 'title="limited by &lt;what&gt; is free"' in html, "what limited the window"
     assert html.count('hx-post="/ui/chats" hx-target="#chat"') == 4, "three suggestions and the composer"
+
+
+async def test_a_model_is_chosen_by_its_name_to_the_last_space(site: Site) -> None:
+    """Browsers send an option's text with its spaces drawn together."""
+    other = ScriptedHost(site.engine)
+    other.name = "two  spaces"
+    site.views._pool._join(other)
+    assert '<option value="two  spaces">' in await site.page()
 
 
 async def test_the_page_is_there_while_the_model_loads(site: Site) -> None:

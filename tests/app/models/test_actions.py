@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,49 @@ async def test_the_view_shows_each_model_and_escapes_what_strangers_named(site: 
     assert "could not be loaded" in part and "no &lt;b&gt;room" in part
     gone = await site.client.post("/ui/models/load", data={"model": "nowhere"}, headers={"HX-Request": "true"})
     assert gone.status_code == 404 and gone.text.startswith("The model `nowhere` does not exist here.")
+
+
+def test_the_setting_names_all_that_it_governs() -> None:
+    words = settings.BY_NAME["permission_mode"].description
+    assert all(word in words for word in ("end others' requests", " load", "unload", "download", "delete", "pin"))
+
+
+class Buttons(HTMLParser):
+    """What assistive programs call the buttons and bars of a page; a button's name begins with what it shows."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self._shown: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("button", "progress"):
+            self.names.append(dict(attrs).get("aria-label") or "")
+            self._shown = "" if tag == "button" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._shown is not None:
+            self._shown += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "button":
+            assert self._shown and self.names[-1].startswith(f"{self._shown} ")
+            self._shown = None
+
+
+async def test_each_button_says_what_it_is_for(site: Site, hub_of: Start) -> None:
+    server = hub_of(**{f"o__r{n}": Repo({f"m-{q}.gguf": model_file() for q in ("Q4_0", "Q8_0")}) for n in range(2)})
+    put("tiny"), put('a"b <c>')
+    offer = Buttons((await site.client.post("/ui/models/offer", data={"model": "o/r1"})).text).names
+    assert offer == ["Download o/r1:Q4_0", "Download o/r1:Q8_0"]
+    server.is_silent = "/api/"
+    for n in range(2):
+        await site.client.post("/ui/models/pull", data={"model": f"o/r{n}"})
+    names = Buttons((await site.client.get("/ui/models")).text).names
+    assert len(names) == len(set(names)) and {"Stop o/r0", "Load tiny", "Delete tiny", 'Delete a"b <c>'} < set(names)
+    for pull in (await site.client.get("/api/pulls")).json()["pulls"]:
+        await site.client.delete(f"/api/pulls/{pull['id']}")
 
 
 async def test_the_view_downloads(site: Site, hub_of: Start) -> None:
