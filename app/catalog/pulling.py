@@ -23,12 +23,19 @@ Choose = Callable[[Sequence[Row], Row | None], Row | None]
 """Gets a repository's rows and the one that is best here; the one to take, None to take none."""
 
 
-def pull(name: str, choose: Choose | None = None, progress: hub.Progress | None = None, check: Check = go_on) -> LocalModel:
+def pull(
+    name: str,
+    choose: Choose | None = None,
+    progress: hub.Progress | None = None,
+    check: Check = go_on,
+    place: Place | None = None,
+) -> LocalModel:
     """Download a shelf model or a hub id; one that is on disk already is checked and kept.
 
     Whether the model can be loaded at all is seen before anything large is fetched. Where the name does not say which
     quantisation, `choose` does; None takes the one that is best here. progress: as hub.download. check: what it raises ends the
-    pull, in whatever phase it is. ModelLoadError says what is in the way, ModelNotFound that there is no such name.
+    pull, in whatever phase it is. place: as `offer`. ModelLoadError says what is in the way, ModelNotFound that there is no such
+    name.
     """
     entry = shelf.BY_NAME.get(name.lower())
     if entry is not None and entry.hub_id is None:
@@ -42,7 +49,7 @@ def pull(name: str, choose: Choose | None = None, progress: hub.Progress | None 
         raise library.ModelNotFound(
             f"{name!r} is on disk, and no name to download from.", "Pull a hub id (owner/name) or a shelf name."
         )
-    offered = offer(*parsed, check)
+    offered = offer(*parsed, check, place, name)
     row = offered.best if choose is None else choose(offered.rows, offered.best)
     if row is None:
         what = "Nothing was chosen." if offered.best else f"Nothing of {offered.repository.name} fits into memory here."
@@ -72,8 +79,26 @@ class Offer:
     best: Row | None
 
 
-def offer(repo: str, quant: str | None, check: Check = go_on) -> Offer:
-    """Ask the hub what a repository has, and read the headers of what would be taken. ModelLoadError as for `pull`."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model would run, which says whether it fits there."""
+
+    engine_for: Callable[..., EngineConfig] = lambda *_: EngineConfig()
+    """What a model of these names would be loaded with."""
+    free: int | None = None
+    """Bytes to be had; None asks the system."""
+
+
+def offer(repo: str, quant: str | None, check: Check = go_on, place: Place | None = None, name: str = "") -> Offer:
+    """Ask the hub what a repository has, and read the headers of what would be taken. ModelLoadError as for `pull`.
+
+    place: None is this machine as it stands now, with all settings at their defaults. name: another one of the model's.
+    """
+    place = place or Place()
+
+    def config_of(choice: choices.Choice) -> EngineConfig:
+        return place.engine_for(name or choice.name, choice.name, repo)
+
     repository = hub.look_up(repo, check)
     found = choices.choices(repo, repository.sizes)
     loaded = [choices.of_quant(found, quant)] if quant else choices.require_loaded(found)
@@ -82,7 +107,7 @@ def offer(repo: str, quant: str | None, check: Check = go_on) -> Offer:
     facts = preview(likely, repository.sizes, fetch)
     check()
     shown = loaded if quant else found
-    rows = advice.rows(shown, facts, EngineConfig(), read_bytes_s=read_bytes_s())
+    rows = advice.rows(shown, facts, config_of, read_bytes_s=read_bytes_s(), free=place.free)
     best = rows[0] if quant else advice.best(rows)
     if best is not None and best.choice != likely:  # its own header may have other formats
         preview(best.choice, repository.sizes, fetch)

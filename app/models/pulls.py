@@ -13,6 +13,7 @@ from typing import Literal
 from app.catalog import pulling
 from app.catalog.disk import LocalModel
 from app.models.pool import ModelPool
+from app.settings import Settings
 from app.signal import Signal
 from engine.errors import EngineDead, PagewellError
 
@@ -76,8 +77,9 @@ class Pull:
 class Pulls:
     """All downloads of this server. A model is downloaded once at a time, and few at once: the others wait for their turn."""
 
-    def __init__(self, pool: ModelPool) -> None:
+    def __init__(self, pool: ModelPool, settings: Settings) -> None:
         self._pool = pool
+        self._settings = settings
         self._all: dict[int, Pull] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._work: dict[int, asyncio.Future[LocalModel]] = {}
@@ -178,5 +180,6 @@ class Pulls:
             pull.changed.notify()
 
         check()
+        place = pulling.Place(self._settings.engine_for, self._pool.room.alone_bytes)
         loop.call_soon_threadsafe(begin)
-        return pulling.pull(pull.name, None, tell, check)
+        return pulling.pull(pull.name, None, tell, check, place)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,8 +22,13 @@ from app.catalog import library
 from app.catalog.disk import LocalModel
 from app.errors import respond
 from app.models.host import ModelHost
+from app.models.memory import Memory, reserved_bytes
 from app.models.plugin import ModelsPlugin
 from app.models.pool import ModelPool
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.runner.prediction import predict, weigh
+from engine.weights.loader import open_checkpoint
 from tests import models
 from tests.app.catalog.conftest import hub_of
 from tests.app.catalog.hub_server import Repo, model_file
@@ -37,7 +46,8 @@ class Site:
         self.loads: dict[str, Loads] = {}
         main = LocalModel("main-model", models.smollm2(), "gguf", 98_362_432, False)
         self.pool = ModelPool(self.make(main), find=library.local, make=self.make)
-        made = settings.make(values)
+        config = values.pop("config", None)
+        made = settings.load(config=config, environ={}) if config else settings.make(values)
         self.app = Litestar(plugins=[ModelsPlugin(made, self.pool)], exception_handlers={Exception: respond}, logging_config=None)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1:8000", timeout=30)
 
@@ -103,6 +113,62 @@ async def test_show_tells_what_a_model_is_and_what_fits(site: Site) -> None:
     assert facts["kv_bytes_per_token"]["float16"] == 2 * 30 * 3 * 64 * 2 and facts["window_here"] > 16
     put("broken", b"GGUF")
     assert (await site.client.get("/api/models/broken")).status_code == 400
+
+
+def filled(site: Site) -> None:
+    """The main model has all of the device's memory."""
+    host = site.pool.main
+    assert host.current is not None
+    host.current.info.weights_bytes = 8 << 30
+    site.pool.room._memory = Memory(SimpleNamespace(type="cuda"), free=lambda: (8 << 30) + 1024 - reserved_bytes(host))
+    with pytest.raises(ConfigError):
+        predict(EngineConfig(), weigh(open_checkpoint(models.smollm2()), EngineConfig()), free=1024)
+
+
+async def loaded(site: Site) -> None:
+    while site.pool.main.state != "ready":
+        await asyncio.sleep(0.01)
+
+
+async def test_what_fits_is_judged_by_what_loaded_models_would_leave(site: Site, hub_of: Start) -> None:
+    """Its own memory is no reason against a loaded model, and others leave for one that needs theirs."""
+    await loaded(site)
+    filled(site)
+    put("tiny")
+    for name, window in (("main-model", 8192), ("tiny", 64)):
+        facts = (await site.client.get(f"/api/models/{name}")).json()
+        assert (facts["fits_here"], facts["window_here"]) == (True, window)
+    hub_of(o__r=Repo({"m-Q8_0.gguf": model_file()}))
+    (row,) = (await site.post("/api/models/offer", "o/r")).json()["rows"]
+    assert (row["window"], row["is_best"]) == (64, True)
+    assert (await events(site, await site.post("/api/models/pull", "o/r")))[-1]["state"] == "done"
+
+
+async def test_what_fits_is_judged_by_the_settings_in_force(
+    hub_of: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("app.catalog.pulling.read_bytes_s", lambda: 20e9)
+    hub_of(**{name: Repo({"m-Q8_0.gguf": model_file()}) for name in ("o__r", "o__narrow", "o__quant")})
+    (tmp_path / "own.toml").write_text(
+        '[serving]\nmax_model_len = 4096\n[models."o/narrow"]\nmax_model_len = 32\n[models."o/quant:Q8_0"]\nmax_model_len = 48\n'
+    )
+    site = Site(config=tmp_path / "own.toml")
+    for name, window in (("o/r", 64), ("o/narrow", 32), ("o/quant", 48)):
+        (row,) = (await site.post("/api/models/offer", name)).json()["rows"]
+        assert (row["window"], row["why_not"]) == (window, ""), name
+    put("tiny")
+    host = await site.pool.find("tiny")
+    host.config = EngineConfig(max_model_len=4096)
+    facts = (await site.client.get("/api/models/tiny")).json()
+    assert (facts["fits_here"], facts["window_here"]) == (True, 64), "as a load has it"
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "models", "pull", "o/narrow", "--config", str(tmp_path / "own.toml")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "32 tokens" in done.stdout
 
 
 async def test_only_what_is_pagewells_and_out_of_memory_is_deleted(site: Site) -> None:
