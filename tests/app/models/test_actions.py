@@ -22,13 +22,10 @@ from app.catalog import library
 from app.catalog.disk import LocalModel
 from app.errors import respond
 from app.models.host import ModelHost
-from app.models.memory import Memory, reserved_bytes
+from app.models.memory import Memory
 from app.models.plugin import ModelsPlugin
 from app.models.pool import ModelPool
 from engine.config import EngineConfig
-from engine.errors import ConfigError
-from engine.runner.prediction import predict, weigh
-from engine.weights.loader import open_checkpoint
 from tests import models
 from tests.app.catalog.conftest import hub_of
 from tests.app.catalog.hub_server import Repo, model_file
@@ -115,14 +112,13 @@ async def test_show_tells_what_a_model_is_and_what_fits(site: Site) -> None:
     assert (await site.client.get("/api/models/broken")).status_code == 400
 
 
-def filled(site: Site) -> None:
+def filled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main model has all of the device's memory."""
-    host = site.pool.main
-    assert host.current is not None
-    host.current.info.weights_bytes = 8 << 30
-    site.pool.room._memory = Memory(SimpleNamespace(type="cuda"), free=lambda: (8 << 30) + 1024 - reserved_bytes(host))
-    with pytest.raises(ConfigError):
-        predict(EngineConfig(), weigh(open_checkpoint(models.smollm2()), EngineConfig()), free=1024)
+    engine = site.pool.main.current
+    assert engine is not None
+    engine.info.weights_bytes = 8 << 30
+    monkeypatch.setattr("engine.runner.memory.free_bytes", lambda _: 1024)
+    site.pool.room._memory = Memory(SimpleNamespace(type="cuda"))
 
 
 async def loaded(site: Site) -> None:
@@ -130,10 +126,12 @@ async def loaded(site: Site) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_what_fits_is_judged_by_what_loaded_models_would_leave(site: Site, hub_of: Start) -> None:
+async def test_what_fits_is_judged_by_what_loaded_models_would_leave(
+    site: Site, hub_of: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own memory is no reason against a loaded model, and others leave for one that needs theirs."""
     await loaded(site)
-    filled(site)
+    filled(site, monkeypatch)
     put("tiny")
     for name, window in (("main-model", 8192), ("tiny", 64)):
         facts = (await site.client.get(f"/api/models/{name}")).json()

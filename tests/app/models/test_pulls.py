@@ -152,3 +152,16 @@ def test_the_time_left_is_told_by_what_comes_from_the_network(monkeypatch: pytes
     assert pull.left_s == pytest.approx(89)
     pull.state = "done"
     assert pull.left_s is None
+
+
+@pytest.mark.parametrize("phase", ["asking the hub", "reading the header"])
+async def test_a_look_at_the_hub_ends_when_who_asked_has_left(site: Site, hub_of: Start, phase: str) -> None:
+    server: HubServer = hub_of(o__r=Repo({NAME: DATA}))
+    for name, value in PHASES[phase][0].items():
+        setattr(server, name, value)
+    task = asyncio.create_task(site.app.dependencies["model_actions"].dependency().offer("o/r"))
+    await until(lambda: PHASES[phase][2](server, None))
+    task.cancel()
+    await asyncio.wait({task})
+    await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), 60)  # its thread has ended
+    assert task.cancelled()
