@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from app.catalog.advice import capped
+from msgspec import structs
+
 from engine.config import EngineConfig
 from engine.quant import on_load
 from engine.runner.prediction import Prediction, Weighed, predict, weigh
@@ -26,8 +27,10 @@ class Predictor:
     @property
     def config(self) -> EngineConfig:
         """What the model is to be loaded with."""
-        longest = self._weighed().model.max_position
-        return capped(self._config, longest) if self._caps_window else self._config
+        most, longest = self._config.max_model_len, self._weighed().model.max_position
+        if self._caps_window and most is not None and most > longest:
+            return structs.replace(self._config, max_model_len=longest)
+        return self._config
 
     def in_memory(self, free: int | None = None) -> Prediction:
         """What it takes where `free` bytes are to be had, None: those that are. Raises ConfigError where it does not fit."""
