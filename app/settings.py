@@ -65,8 +65,9 @@ class OrchestratorSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
     permission_mode: Annotated[
         Literal["open", "key", "readonly"],
         Meta(
-            description="Who may end others' requests, from the dashboard or the API. open: whoever may use the server; "
-            "key: only who sends the API key, without which the server does not start; readonly: nobody."
+            description="Who may end others' requests, load, unload, download and delete models, and pin prefixes, from the "
+            "page, the dashboard or the API. open: whoever may use the server; key: only who sends the API key, without which "
+            "the server does not start; readonly: nobody."
         ),
     ] = "open"
 

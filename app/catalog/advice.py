@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from app.catalog import quality
 from app.catalog.choices import Choice
@@ -33,14 +35,26 @@ class Row:
     """All weights are read once for each token, so memory cannot give more: bytes of a second over bytes of the model."""
 
 
+def capped(config: EngineConfig, longest: int) -> EngineConfig:
+    """For one model of several: max_model_len is the most, and one made for a window of fewer tokens (`longest`) has its own."""
+    most = config.max_model_len
+    return config if most is None or most <= longest else structs.replace(config, max_model_len=longest)
+
+
 def rows(
-    found: Sequence[Choice], facts: Preview, config: EngineConfig, *, read_bytes_s: float | None, free: int | None = None
+    found: Sequence[Choice],
+    facts: Preview,
+    config_of: Callable[[Choice], EngineConfig],
+    *,
+    read_bytes_s: float | None,
+    free: int | None = None,
 ) -> list[Row]:
     """A row for each choice. The model's configuration is the same in all of them, whichever file it was read from.
 
-    read_bytes_s: what memory gives, measured. free: bytes to be had; None asks the system.
+    config_of: what a choice would be loaded with. read_bytes_s: what memory gives, measured. free: bytes to be had; None asks the
+    system.
     """
-    return [_row(choice, facts, config, read_bytes_s, free) for choice in found]
+    return [_row(each, facts, capped(config_of(each), facts.config.max_position), read_bytes_s, free) for each in found]
 
 
 def _row(choice: Choice, facts: Preview, config: EngineConfig, read_bytes_s: float | None, free: int | None) -> Row:

@@ -31,9 +31,11 @@ FOLDER_FILES = ("config.json", "generation_config.json", "tokenizer.json", "toke
 FOLDER_FILES += ("chat_template.jinja", "model.safetensors.index.json")
 """Files of a model in Hugging Face layout, beside its weights."""
 INCOMPLETE = ".incomplete"
-"""Lies in a folder while its files are being downloaded, so that half a model is never taken for one."""
+"""Earlier versions put it into a folder while its files were being downloaded; half a model is not taken for one."""
 DOWNLOADS = Path(".cache", "huggingface")
 """Where huggingface_hub keeps, in the folder that it downloads into, parts of files and what it knows about them."""
+PARTS = ".parts"
+"""Folder in a model's folder for what of its files has been downloaded; they get their names once they are whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,8 @@ def remove(model: LocalModel) -> int:
 def _remove_empty(folder: Path) -> None:
     """Remove what a download leaves beside its files, then the folder if nothing is left in it."""
     (folder / INCOMPLETE).unlink(missing_ok=True)
+    if not (folder / PARTS).is_symlink():
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
     cache = folder / DOWNLOADS.parts[0]
     if cache.is_dir() and not cache.is_symlink() and not (folder / DOWNLOADS).is_symlink():
         shutil.rmtree(folder / DOWNLOADS, ignore_errors=True)

@@ -1,8 +1,8 @@
 """The hub: what a repository holds, and the download of a model from it.
 
-huggingface_hub downloads (with progress, with the person's own token and endpoint, going on where it broke off); what arrives is
-compared with the sizes and SHA-256 sums that the hub gives. Nothing of a repository is ever run: only weights, configuration and
-tokenizer files are taken.
+A download goes on where an earlier one broke off, also one of a process that has ended. What arrives is compared with the sizes
+and sums that the hub gives before a file gets its name, so that a model is there whole or not at all. Nothing of a repository is
+ever run: only weights, configuration and tokenizer files are taken.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from app import paths
-from app.catalog import access, disk
+from app.catalog import access, disk, wire
+from app.catalog.wire import Check, go_on
+from app.db.lock import DatabaseInUse, FileLock
 from app.options import format_bytes
 from engine.errors import ModelLoadError
 
@@ -30,8 +33,12 @@ log = logging.getLogger(__name__)
 
 HUB_ID = re.compile(r"(?P<repo>[a-z0-9][\w.-]*/[a-z0-9][\w.-]*?)(?::(?P<quant>[\w.-]+))?", re.ASCII | re.IGNORECASE)
 
-Progress = Callable[[int, int], None]
-"""(bytes done, bytes in all); called from any thread. What it raises ends the download, which can go on later."""
+Progress = Callable[[int, int, int], None]
+"""(bytes that are there, bytes in all, bytes that this download has fetched so far); called on the download's thread. What it
+raises ends the download, which can go on later."""
+
+_LOOK_S = 0.1
+_HASH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,12 @@ class Repository:
     sizes: dict[str, int]
     sha256: dict[str, str]
     """Of the files for which the hub has it: those in large file storage, all weights among them."""
+    git_sha1: dict[str, str] = field(default_factory=dict)
+    """Of the others: as git names a file by its bytes."""
+
+    def sum_of(self, name: str) -> str:
+        """What tells a file from one that had this name before."""
+        return self.sha256.get(name) or self.git_sha1.get(name) or self.revision
 
 
 def parse_id(text: str) -> tuple[str, str | None] | None:
@@ -56,109 +69,190 @@ def folder_of(repo: str) -> Path:
     return paths.models_dir() / repo.replace("/", "--")
 
 
-def look_up(repo: str) -> Repository:
+def look_up(repo: str, check: Check = go_on) -> Repository:
     """Ask the hub. ModelLoadError when there is no such repository, or no hub."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from huggingface_hub import HfApi  # slow to import, and needed by a pull only
+    from huggingface_hub.hf_api import ModelInfo  # slow to import, and needed by a pull only
+    from huggingface_hub.utils import validate_repo_id
 
     if access.tighten():
         log.warning("The hub's token in %s could be read by others; now only you can", access.token_path())
     with _explained(repo):
-        info = HfApi(endpoint=access.endpoint()).model_info(repo, files_metadata=True)
+        validate_repo_id(repo)
+        info = ModelInfo(**wire.get_json(f"{access.endpoint()}/api/models/{repo}", {"blobs": True}, check))
     files = info.siblings or []
     return Repository(
         repo,
         info.sha or "main",
         {file.rfilename: file.size or 0 for file in files},
         {file.rfilename: file.lfs.sha256 for file in files if file.lfs is not None},
+        {file.rfilename: file.blob_id for file in files if file.lfs is None and file.blob_id},
     )
 
 
-def fetch(repository: Repository, name: str, start: int, n_bytes: int) -> bytes:
+def fetch(repository: Repository, name: str, start: int, n_bytes: int, check: Check = go_on) -> bytes:
     """A piece of a file, by a range request. ModelLoadError where it does not come."""
-    from huggingface_hub import get_token, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
-
-    if n_bytes <= 0:
-        return b""
-    url = hf_hub_url(repository.name, name, revision=repository.revision, endpoint=access.endpoint())
-    headers = build_hf_headers(token=get_token()) | {"Range": f"bytes={start}-{start + n_bytes - 1}"}
     with _explained(repository.name):
-        response = get_session().get(url, headers=headers, follow_redirects=True)
-        hf_raise_for_status(response)
-    # A server that knows no ranges sends the whole file from its beginning.
-    return response.content[:n_bytes] if response.status_code == 206 else response.content[start : start + n_bytes]
+        return wire.fetch(_url(repository, name), start, n_bytes, check)
 
 
-def download(repository: Repository, choice: Choice, progress: Progress | None = None) -> disk.LocalModel:
+def _url(repository: Repository, name: str) -> str:
+    from huggingface_hub import hf_hub_url
+
+    return hf_hub_url(repository.name, name, revision=repository.revision, endpoint=access.endpoint())
+
+
+def download(repository: Repository, choice: Choice, progress: Progress | None = None, check: Check = go_on) -> disk.LocalModel:
     """Download one model, or fetch what is missing after a download that broke off, and compare it with the hub's sums.
 
-    Without `progress`, bars are drawn on the terminal. ModelLoadError for want of room, and for what arrived damaged, which is
+    Files of an earlier revision are replaced. Another download into the same folder, also of another process, is waited for.
+    Without `progress`, a bar is drawn on the terminal. ModelLoadError for want of room, and for what arrived damaged, which is
     removed.
     """
+    for name in choice.files:
+        if PurePosixPath(name).is_absolute() or not {"..", ""}.isdisjoint(name.replace("\\", "/").split("/")):
+            raise ModelLoadError(f"{repository.name} has a file {name!r}, whose name leads elsewhere.", "Take another upload.")
+    with _explained(choice.repo), _alone(choice.repo, check), _bar(choice, progress) as tell:
+        _Download(repository, choice, tell, check).run()
     folder = folder_of(choice.repo)
-    paths.create(folder)
-    missing = max(0, choice.n_bytes - _n_bytes_there(folder, choice))
-    free = shutil.disk_usage(folder).free
-    if missing > free:
-        raise ModelLoadError(
-            f"{choice.repo} needs {format_bytes(missing)} more, but {folder} has {format_bytes(free)} left.",
-            "Make room with `pagewell models rm`, or set PAGEWELL_HOME to another disk.",
-        )
-    with _explained(choice.repo):
-        (folder / disk.INCOMPLETE).touch()
-        _download(repository, choice, folder, progress)
-        (folder / disk.INCOMPLETE).unlink()
     return disk.open_path(folder / choice.files[0] if choice.is_gguf else folder)
 
 
-def _download(repository: Repository, choice: Choice, folder: Path, progress: Progress | None) -> None:
-    from huggingface_hub import hf_hub_download
+class _Download:
+    """One model's, into its folder, in which nobody else downloads meanwhile."""
 
-    done = 0
-    for name in choice.files:
-        options: dict[str, Any] = {}
-        if progress is not None:
-            options["tqdm_class"] = _reporting(progress, done, choice.n_bytes)
-            progress(done, choice.n_bytes)
-        hf_hub_download(
-            repository.name, name, revision=repository.revision, local_dir=folder, endpoint=access.endpoint(), **options
-        )
-        _verify(repository, name, folder / name)
-        done += repository.sizes[name]
+    def __init__(self, repository: Repository, choice: Choice, progress: Progress, check: Check) -> None:
+        self._repository = repository
+        self._choice = choice
+        self._progress = progress
+        self._check = check
+        self._folder = folder_of(choice.repo)
+        self._parts = self._folder / disk.PARTS
+        self._done = self._fetched = 0
+        """Bytes."""
+
+    def run(self) -> None:
+        paths.create(self._parts)
+        self._require_room()
+        self._tell(0)
+        # Nothing gets its name before all is whole: a folder is a model, or is none.
+        whole = [name for name in self._choice.files if not self._is_here(name)]
+        for name in whole:
+            self._receive(name)
+        for name in sorted(whole, key=lambda name: name == "config.json"):
+            target = self._folder / name
+            paths.create(target.parent)
+            os.replace(self._part(name), target)
+        (self._folder / disk.INCOMPLETE).unlink(missing_ok=True)
+        if not any(self._parts.iterdir()):
+            self._parts.rmdir()
+
+    def _is_here(self, name: str) -> bool:
+        path = self._folder / name
+        if not path.is_file() or _differs(self._repository, name, path, self._check):
+            return False
+        self._part(name).unlink(missing_ok=True)
+        self._tell(self._repository.sizes[name])
+        return True
+
+    def _receive(self, name: str) -> None:
+        part, size = self._part(name), self._repository.sizes[name]
+        for old in self._parts.iterdir():  # of what the file was in an earlier revision
+            if old.name.rpartition(".")[0].rpartition(".")[0] == _flat(name) and old != part:
+                old.unlink()
+        self._tell(_size(part) if _size(part) <= size else 0)
+        wire.receive(_url(self._repository, name), part, size, self._got, self._check)
+        if problem := _differs(self._repository, name, part, self._check):
+            part.unlink()
+            raise ModelLoadError(
+                f"{name} of {self._repository.name} arrived damaged: {problem}. It was removed.", "Pull it again."
+            )
+
+    def _got(self, n_bytes: int) -> None:
+        self._fetched += n_bytes
+        self._tell(n_bytes)
+
+    def _tell(self, n_more: int) -> None:
+        self._done += n_more
+        self._progress(self._done, self._choice.n_bytes, self._fetched)
+
+    def _part(self, name: str) -> Path:
+        """One of the file's bytes: a newer revision does not go on with those of an older one."""
+        return self._parts / f"{_flat(name)}.{self._repository.sum_of(name)[:16]}.part"
+
+    def _require_room(self) -> None:
+        sizes = self._repository.sizes
+        there = {name: _size(self._folder / name) == sizes[name] for name in self._choice.files}
+        missing = sum(sizes[name] - min(sizes[name], _size(self._part(name))) for name in there if not there[name])
+        free = shutil.disk_usage(self._folder).free
+        if missing > free:
+            raise ModelLoadError(
+                f"{self._choice.repo} needs {format_bytes(missing)} more, but {self._folder} has {format_bytes(free)} left.",
+                "Make room with `pagewell models rm`, or set PAGEWELL_HOME to another disk.",
+            )
+
+
+def _flat(name: str) -> str:
+    return name.replace("/", "--")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _differs(repository: Repository, name: str, path: Path, check: Check) -> str:
+    """In what a file is not as the hub says, in words; '' where it is."""
+    size = path.stat().st_size
+    if size != repository.sizes[name]:
+        return f"it has {size} bytes, not {repository.sizes[name]}"
+    if (wanted := repository.sha256.get(name)) is not None:
+        kind, digest = "SHA-256", hashlib.sha256()
+    elif (wanted := repository.git_sha1.get(name)) is not None:
+        kind, digest = "git's SHA-1", hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    else:
+        return ""
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_HASH_BYTES):
+            check()
+            digest.update(piece)
+    return f"its {kind} is {digest.hexdigest()}, not {wanted}" if digest.hexdigest() != wanted else ""
+
+
+@contextlib.contextmanager
+def _alone(repo: str, check: Check) -> Iterator[None]:
+    """One download into a folder at a time, whichever process it is of."""
+    folder = paths.models_dir() / ".locks"
+    paths.create(folder)
+    lock = FileLock(folder / f"{folder_of(repo).name}.lock")
+    while True:
+        try:
+            lock.take()
+        except DatabaseInUse:
+            check()
+            time.sleep(_LOOK_S)
+        else:
+            break
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _bar(choice: Choice, progress: Progress | None) -> Iterator[Progress]:
+    """`progress`, or one that draws on the terminal."""
     if progress is not None:
-        progress(choice.n_bytes, choice.n_bytes)
+        yield progress
+        return
+    from tqdm import tqdm
 
+    with tqdm(total=choice.n_bytes, desc=choice.name, unit="B", unit_scale=True, unit_divisor=1024) as bar:
 
-def _verify(repository: Repository, name: str, path: Path) -> None:
-    """Compare with what the hub says. ModelLoadError names what differs; the file is gone then."""
-    size, wanted = repository.sizes[name], repository.sha256.get(name)
-    problem = ""
-    if path.stat().st_size != size:
-        problem = f"it has {path.stat().st_size} bytes, not {size}"
-    elif wanted is not None:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        problem = f"its SHA-256 is {found}, not {wanted}" if found != wanted else ""
-    if problem:
-        path.unlink()
-        raise ModelLoadError(f"{name} of {repository.name} arrived damaged: {problem}. It was removed.", "Pull it again.")
+        def tell(done: int, total: int, fetched: int) -> None:
+            bar.initial = done - fetched  # the pace is that of what is fetched
+            bar.update(done - bar.n)
 
-
-def _reporting(progress: Progress, done: int, total: int) -> type:
-    """A bar for huggingface_hub that draws nothing and reports instead."""
-    from tqdm.std import tqdm
-
-    class Reporting(tqdm):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **(options | {"disable": True}))
-            self.n_done = options.get("initial") or 0
-
-        def update(self, n: float | None = 1) -> None:
-            self.n_done += int(n or 0)
-            progress(min(total, done + self.n_done), total)
-
-    return Reporting
+        yield tell
 
 
 @contextlib.contextmanager
@@ -177,16 +271,9 @@ def _explained(repo: str) -> Iterator[None]:
         raise ModelLoadError(
             f"The hub has no model {repo}, or it is private.", "Check the spelling, or run `pagewell models login`."
         ) from error
-    except (errors.HTTPError, errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+    except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:
         raise ModelLoadError(
             f"The hub could not be reached for {repo}: {error}", "Check the network, then run it again."
         ) from error
     except OSError as error:
         raise ModelLoadError(f"{repo} could not be stored: {error}", "Check room and permissions, then run it again.") from error
-
-
-def _n_bytes_there(folder: Path, choice: Choice) -> int:
-    """What needs no more room: the chosen files that are there, and parts of files with which a download goes on."""
-    # A part whose name has a fourth piece belonged to one process alone; huggingface_hub does not go on with it.
-    parts = [path for path in folder.glob(f"{disk.DOWNLOADS}/download/**/*.incomplete") if path.name.count(".") == 2]
-    return sum(path.stat().st_size for path in (*parts, *(folder / name for name in choice.files)) if path.is_file())

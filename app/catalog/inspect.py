@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from app.catalog.advice import capped
 from app.catalog.disk import LocalModel
 from engine.config import EngineConfig
 from engine.errors import PagewellError, TemplateError
@@ -29,9 +30,12 @@ KV_DTYPES = {
 }
 
 
-def describe(model: LocalModel, config: EngineConfig | None = None) -> dict[str, Any]:
+def describe(
+    model: LocalModel, config: EngineConfig | None = None, *, free: int | None = None, caps_window: bool = False
+) -> dict[str, Any]:
     """Facts by name, for a person and for scripts: what it is, and what it would come to with these settings.
 
+    free: bytes to be had; None asks the system. caps_window: max_model_len is the most, and a model made for less has its own.
     ModelLoadError when the file is damaged or of an unsupported kind.
     """
     config = config or EngineConfig()
@@ -57,7 +61,7 @@ def describe(model: LocalModel, config: EngineConfig | None = None) -> dict[str,
         "kv_bytes_per_token": per_token,
         **_template(checkpoint),
         "digest": checkpoint.digest,
-        **_here(checkpoint, config),
+        **_here(checkpoint, capped(config, facts.max_position) if caps_window else config, free),
     }
 
 
@@ -91,10 +95,10 @@ def _template(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _here(checkpoint: Checkpoint, config: EngineConfig) -> dict[str, Any]:
-    """What it comes to on this machine, now."""
+def _here(checkpoint: Checkpoint, config: EngineConfig, free: int | None) -> dict[str, Any]:
+    """What it comes to on this machine."""
     try:
-        taken = predict(config, weigh(on_load.opened(checkpoint, config), config))
+        taken = predict(config, weigh(on_load.opened(checkpoint, config), config), free=free)
     except PagewellError as error:
         return {"fits_here": False, "why_not": error.message}
     budget = taken.budget

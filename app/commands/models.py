@@ -50,8 +50,9 @@ def list_models(config: Path | None, as_json: bool) -> None:
 
 @models.command()
 @click.argument("name")
+@config_option
 @click.option("-y", "--yes", is_flag=True, help="Take what is best here, without asking.")
-def pull(name: str, yes: bool) -> None:
+def pull(name: str, config: Path | None, yes: bool) -> None:
     """Download NAME (a short name or a hub id such as OWNER/NAME:Q4_K_M); after a download that broke off, what is missing.
 
     Without a quantisation the repository's choices are shown, with what each is worth on this machine, and one is to be chosen;
@@ -69,7 +70,7 @@ def pull(name: str, yes: bool) -> None:
         answer = click.prompt("Which one", type=click.Choice(list(by_number)), default=default, show_choices=False)
         return by_number[answer]
 
-    model = pulling.pull(name, choose)
+    model = pulling.pull(name, choose, place=pulling.Place(settings.load(config=config).engine_for))
     where = f"{model.path} ({format_bytes(model.n_bytes)})"
     click.echo(printable(f"{model.name} is in {where}. Serve it: pagewell serve {model.name}"))
 

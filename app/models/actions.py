@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from app.catalog import disk, library, pulling
 from app.catalog.pulling import Offer
-from app.errors import ModelInUse
+from app.errors import ClientGone, ModelInUse
 from app.models.host import ModelHost
 from app.models.pool import ModelPool
+from app.settings import Settings
 from engine.errors import ModelLoadError
 
 
 class Actions:
-    def __init__(self, pool: ModelPool) -> None:
+    def __init__(self, pool: ModelPool, settings: Settings) -> None:
         self._pool = pool
+        self._settings = settings
 
     async def load(self, name: str) -> ModelHost:
         """Begin to load; who must leave for it does when its answers have ended. Raises UnknownModel."""
@@ -51,4 +54,14 @@ class Actions:
             raise library.ModelNotFound(
                 f"{name!r} is no name to download from.", "Name a hub id: owner/name, or owner/name:Q4_K_M."
             )
-        return await asyncio.to_thread(pulling.offer, *parsed)
+        has_left = threading.Event()
+
+        def check() -> None:
+            if has_left.is_set():
+                raise ClientGone("The client closed its connection.")
+
+        place = pulling.Place(self._settings.engine_for, self._pool.room.alone_bytes)
+        try:
+            return await asyncio.to_thread(pulling.offer, *parsed, check, place, name)
+        finally:
+            has_left.set()

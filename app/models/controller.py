@@ -44,7 +44,9 @@ class ModelsController(Controller):
         host = await model_pool.find(name.lstrip("/"))
         if host.model is None:
             raise ModelLoadError(f"{host.name} has no file here.")
-        facts = await asyncio.to_thread(describe, host.model, host.config)
+        # Others leave for it where they must, and what it has itself is no reason against it.
+        free, caps_window = model_pool.room.alone_bytes, host is not model_pool.main
+        facts = await asyncio.to_thread(describe, host.model, host.config, free=free, caps_window=caps_window)
         return {"name": host.name, "path": str(host.model.path), "kind": host.model.kind, **facts}
 
     @post("/load", summary="Load a model; others leave for it when their answers have ended", status_code=202)

@@ -22,8 +22,8 @@ class ModelsPlugin(InitPlugin):
     def __init__(self, settings: Settings, pool: ModelPool) -> None:
         self._settings = settings
         self._pool = pool
-        self._pulls = Pulls(pool)
-        self._actions = Actions(pool)
+        self._pulls = Pulls(pool, settings)
+        self._actions = Actions(pool, settings)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.route_handlers += [ModelsController, PullsController]

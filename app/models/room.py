@@ -49,6 +49,11 @@ class Room:
         """Those in memory."""
         return [host for host in self._hosts() if host.current is not None]
 
+    @property
+    def alone_bytes(self) -> int:
+        """What a model may have that needs all others to leave."""
+        return self._memory.free_bytes(self.loaded, without=self.loaded)
+
     async def _make(self, host: ModelHost) -> list[ModelHost]:
         """Wait until there is room, and unload for it what must go; those that went."""
         left: list[ModelHost] = []

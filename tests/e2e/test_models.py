@@ -114,7 +114,7 @@ def test_the_models_view_loads_and_unloads(several: LiveServer, browser: Browser
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.goto(f"{several.url}/catalogue")
     row = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name=LONG))
-    row.get_by_role("button", name="Load", exact=True).click()
+    row.get_by_role("button", name=f"Load {LONG}", exact=True).click()
     expect(row.get_by_text("in memory")).to_be_visible(timeout=SLOW_MS)
     for width, scheme in ((1200, "light"), (1200, "dark"), (380, "light"), (380, "dark")):
         page.set_viewport_size({"width": width, "height": 900})
@@ -122,9 +122,9 @@ def test_the_models_view_loads_and_unloads(several: LiveServer, browser: Browser
         page.screenshot(path=tmp_path / f"models-{width}-{scheme}.png", full_page=True)
         assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), f"it scrolls sideways at {width}"
         assert row.bounding_box()["width"] > min(width, 960) * 0.85, "the list takes the room that there is"
-    row.get_by_role("button", name="Unload").click()
+    row.get_by_role("button", name=f"Unload {LONG}").click()
     expect(row.get_by_text("on disk")).to_be_visible(timeout=SLOW_MS)
-    row.get_by_role("button", name="Delete").click()
+    row.get_by_role("button", name=f"Delete {LONG}").click()
     expect(page.get_by_role("dialog")).to_contain_text(f"Delete {LONG}?")
     page.get_by_role("button", name="Keep").click()
     expect(row).to_be_visible()

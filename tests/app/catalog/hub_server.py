@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import json
 import re
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,12 +52,29 @@ class HubServer(http.server.ThreadingHTTPServer):
         self.tokens: set[str] = set()
         """Tokens that were sent."""
         self.cut_after: dict[str, int] = {}
-        """Break the connection once after so many bytes of a file."""
+        """Break the connection once after so many bytes of a file, in an answer that has more."""
         self.knows_ranges = True
+        self.is_silent = ""
+        """Part of the paths to which it gives no answer: "/api/", "/resolve/"."""
+        self.silent_after: dict[str, int] = {}
+        """Send no more after so many bytes of each request for a file."""
+        self.status: dict[str, list[int]] = {}
+        """Answer requests for a file with these, one after the other, then as ever."""
+        self.n_bytes_sent = 0
+        """Of files."""
+        self.closed = threading.Event()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+    def server_close(self) -> None:
+        self.closed.set()  # who is silent stops waiting, before its thread is waited for
+        super().server_close()
+
+    def ranges_of(self, name: str) -> list[str]:
+        """Of the requests for a file's content."""
+        return [line.split()[-1].removeprefix("bytes=") for line in self.asked if f"/resolve/{SHA}/{name}" in line]
 
     def n_sent(self, name: str) -> int:
         """Whole requests for a file's content."""
@@ -79,6 +97,10 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         self.server.asked.append(f"{self.command} {path} {self.headers.get('Range', '')}".strip())
         if token:
             self.server.tokens.add(token)
+        if self.server.is_silent and self.server.is_silent in path:
+            self.server.closed.wait()
+            self.close_connection = True
+            return None
         if path == "/api/whoami-v2":
             known = token == TOKEN
             return self._send(200 if known else 401, json.dumps({"name": "ada", "type": "user"} if known else {}).encode())
@@ -98,7 +120,8 @@ class _Answer(http.server.BaseHTTPRequestHandler):
             return self._send(404, b"{}", ("X-Error-Code", "RepoNotFound"))
         siblings = []
         for file, data in repo.files.items():
-            sibling: dict[str, Any] = {"rfilename": file, "size": repo.sizes.get(file, len(data)), "blobId": "0" * 40}
+            sibling: dict[str, Any] = {"rfilename": file, "size": repo.sizes.get(file, len(data))}
+            sibling["blobId"] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
             if file.endswith((".gguf", ".safetensors")):
                 sibling["lfs"] = {"size": sibling["size"], "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
             siblings.append(sibling)
@@ -108,19 +131,34 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         data = repo.sent.get(name, repo.files[name])
         etag = hashlib.sha256(repo.files[name]).hexdigest()
         headers = [("ETag", f'"{etag}"'), ("X-Repo-Commit", SHA), ("Accept-Ranges", "bytes")]
+        if codes := self.server.status.get(name):
+            return self._send(codes.pop(0), b"{}")
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked and self.server.knows_ranges:
             start, end = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
-            return self._send(206, data[start : end + 1], *headers, ("Content-Range", f"bytes {start}-{end}/{len(data)}"))
-        cut = self.server.cut_after.pop(name, None) if self.command == "GET" else None
-        return self._send(200, data, *headers, n_bytes=cut)
+            headers.append(("Content-Range", f"bytes {start}-{end}/{len(data)}"))
+            return self._send(206, data[start : end + 1], *headers, of=name)
+        return self._send(200, data, *headers, of=name)
 
-    def _send(self, status: int, body: bytes, *headers: tuple[str, str], n_bytes: int | None = None) -> None:
+    def _send(self, status: int, body: bytes, *headers: tuple[str, str], of: str = "") -> None:
+        """of: the file whose content it is."""
         self.send_response(status)
         for name, value in (*headers, ("Content-Length", str(len(body))), ("Content-Type", "application/json")):
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body[:n_bytes])
-            if n_bytes is not None:
-                self.close_connection = True
+        if self.command == "HEAD":
+            return
+        cut, quiet = self.server.cut_after.get(of, len(body)), self.server.silent_after.get(of, len(body))
+        if cut < len(body):
+            del self.server.cut_after[of]
+        try:
+            for at in range(0, n := min(cut, quiet, len(body)), 1 << 16):
+                piece = body[at : min(n, at + (1 << 16))]
+                self.wfile.write(piece)
+                self.server.n_bytes_sent += len(piece) if of else 0
+        except OSError:  # the client has left
+            self.close_connection = True
+        if quiet < len(body):
+            self.server.closed.wait()
+        if n < len(body):
+            self.close_connection = True

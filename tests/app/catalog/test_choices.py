@@ -102,12 +102,12 @@ def test_a_row_has_the_window_that_a_load_would_give_and_the_speed_that_memory_a
     checkpoint = open_checkpoint(models.smollm2())
     facts = Preview(checkpoint.config, 134_515_008, True)
     found = [Choice("o/r", ("m-Q4_1.gguf",), 98_000_000, "Q4_1"), Choice("o/r", ("m-Q1_0.gguf",), 40_000_000, "Q1_0")]
-    roomy, unknown = advice.rows(found, facts, EngineConfig(), read_bytes_s=19.6e9, free=8 * GIB)
+    roomy, unknown = advice.rows(found, facts, lambda _: EngineConfig(), read_bytes_s=19.6e9, free=8 * GIB)
     assert (roomy.window, roomy.most_tok_s, round(roomy.bits or 0, 1)) == (8192, 200.0, 5.8)
     assert (unknown.window, unknown.why_not) == (0, "not loaded yet")
-    (tight,) = advice.rows(found[:1], facts, EngineConfig(), read_bytes_s=None, free=500 << 20)
+    (tight,) = advice.rows(found[:1], facts, lambda _: EngineConfig(), read_bytes_s=None, free=500 << 20)
     assert 16 < tight.window < 8192 and tight.most_tok_s is None
-    (none,) = advice.rows(found[:1], facts, EngineConfig(), read_bytes_s=None, free=100 << 20)
+    (none,) = advice.rows(found[:1], facts, lambda _: EngineConfig(), read_bytes_s=None, free=100 << 20)
     assert (none.window, none.why_not) == (0, "does not fit into memory")
 
 

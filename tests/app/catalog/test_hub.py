@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from app.catalog import access, disk, hub, library, pulling
+from app.catalog.choices import Choice
 from engine.errors import ModelLoadError
 from tests.app.catalog.hub_server import SHA, TOKEN, HubServer, Repo, model_file, model_parts
 from tests.engine.weights.gguf_writer import entry, typed
@@ -75,7 +79,7 @@ def test_nothing_that_does_not_fit_is_taken_unasked(hub_of: Hub, monkeypatch: py
     monkeypatch.setattr("engine.runner.memory.free_bytes", lambda _: 1 << 10)
     with pytest.raises(ModelLoadError, match="Nothing of o/r fits into memory here"):
         pulling.pull("o/r")
-    assert not any(line.startswith("HEAD") for line in server.asked)
+    assert not hub.folder_of("o/r").exists() and server.n_bytes_sent <= len(model_file())
     assert pulling.pull("o/r:Q4_0").path.exists(), "it was named"
 
 
@@ -129,21 +133,40 @@ def test_dense_models_are_judged_by_their_configuration(hub_of: Hub) -> None:
     assert not server.n_sent("model.safetensors")
 
 
-def downloaded(server: HubServer, name: str = "o/r") -> Path:
-    """A whole download without a look at what it is."""
+class Stop(Exception):
+    """What a test's check raises."""
+
+
+def wire_ends(when: Callable[[], bool]) -> Callable[[], None]:
+    """A check that ends the work then."""
+
+    def check() -> None:
+        if when():
+            raise Stop
+
+    return check
+
+
+def chosen(name: str = "o/r") -> tuple[hub.Repository, Choice]:
     repository = hub.look_up(name)
     (choice,) = pulling.choices.choices(name, repository.sizes)
-    return hub.download(repository, choice).path
+    return repository, choice
+
+
+def downloaded(server: HubServer, name: str = "o/r") -> Path:
+    """A whole download without a look at what it is."""
+    return hub.download(*chosen(name)).path
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(hub_of: Hub) -> None:
-    weights = bytes(range(256)) * (24 << 12)  # huggingface_hub writes 10 MiB at a time
+    weights = bytes(range(256)) * (24 << 12)
     server = hub_of(o__r=Repo(DENSE | {"model.safetensors": weights}))
     server.cut_after["model.safetensors"] = 15 << 20
     path = downloaded(server)
     assert (path / "model.safetensors").read_bytes() == weights
-    assert any(line.startswith("GET") and f"bytes={10 << 20}-" in line for line in server.asked)
-    assert not (path / disk.INCOMPLETE).exists() and not (path / "evil.py").exists()
+    first, second = server.ranges_of("model.safetensors")
+    assert first.startswith("0-") and second.startswith(f"{15 << 20}-")
+    assert not (path / disk.PARTS).exists() and not (path / "evil.py").exists()
 
 
 @pytest.mark.parametrize("wrong", ["bytes", "more"])
@@ -152,22 +175,96 @@ def test_what_arrives_damaged_is_told_and_removed(hub_of: Hub, wrong: str) -> No
     repo = Repo({"m-Q4_0.gguf": data})
     server = hub_of(o__r=repo)
     repo.sent["m-Q4_0.gguf"] = data[:-1] + b"!" if wrong == "bytes" else data + b"!"
-    with pytest.raises(ModelLoadError, match="m-Q4_0.gguf.*damaged|Consistency check"):
+    with pytest.raises(ModelLoadError, match="m-Q4_0.gguf.* damaged"):
         pulling.pull("o/r")
     assert not (hub.folder_of("o/r") / "m-Q4_0.gguf").exists() and disk.installed() == []
     repo.sent.clear()
     assert pulling.pull("o/r").path.read_bytes() == data and server.n_sent("m-Q4_0.gguf") >= 2
 
 
-def test_a_file_that_was_damaged_on_disk_since_is_noticed_by_the_next_pull(hub_of: Hub) -> None:
-    hub_of(o__r=ggufs("Q4_0"))
+def test_a_file_that_was_damaged_on_disk_since_is_replaced_by_the_next_pull(hub_of: Hub) -> None:
+    server = hub_of(o__r=ggufs("Q4_0"))
     path = pulling.pull("o/r").path
     kept = path.stat()
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
-    with pytest.raises(ModelLoadError, match="its SHA-256 is"):
-        pulling.pull("o/r")
     assert pulling.pull("o/r").path.read_bytes() == model_file()
+    n_asked = len(server.ranges_of("m-Q4_0.gguf"))
+    pulling.pull("o/r")
+    assert len(server.ranges_of("m-Q4_0.gguf")) == n_asked + 1, "the header alone"
+
+
+def test_a_download_goes_on_in_another_process_where_one_was_killed(hub_of: Hub) -> None:
+    weights = random.Random(0).randbytes(9 << 20)
+    repo = Repo({"m-Q4_0.gguf": model_file() + weights})
+    server = hub_of(o__r=repo)
+    server.silent_after["m-Q4_0.gguf"] = there = 5 << 20
+    command = [sys.executable, "-m", "app.cli", "models", "pull", "o/r"]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+    try:
+        while sum(part.stat().st_size for part in hub.folder_of("o/r").glob(f"{disk.PARTS}/*.part")) < there:
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    assert disk.installed() == []
+    server.silent_after.clear(), server.asked.clear()
+    assert pulling.pull("o/r").path.read_bytes() == repo.files["m-Q4_0.gguf"]
+    assert server.ranges_of("m-Q4_0.gguf")[-1] == f"{there}-{len(repo.files['m-Q4_0.gguf']) - 1}"
+
+
+def test_files_of_two_revisions_are_never_mixed(hub_of: Hub) -> None:
+    """Neither parts of one file, nor files of the same size that have no SHA-256 at the hub."""
+    old, new = (DENSE | {"config.json": b'{"a":%d}' % n, "model.safetensors": bytes([n]) * 500_000} for n in (1, 2))
+    server = hub_of(o__r=Repo(dict(old)))
+    path = downloaded(server)
+    server.repos["o/r"].files.update(new)
+    server.silent_after["model.safetensors"] = 100_000
+    ended = wire_ends(lambda: server.n_bytes_sent > 700_000)
+    with pytest.raises(Stop):
+        hub.download(*chosen(), lambda *_: None, ended)
+    assert all((path / name).read_bytes() == old[name] for name in ("config.json", "model.safetensors")), "the old one is whole"
+    server.silent_after.clear()
+    newest = DENSE | {"config.json": b'{"a":3}', "model.safetensors": b"3" * 500_000}
+    server.repos["o/r"].files.update(newest)
+    assert downloaded(server) == path
+    assert all((path / name).read_bytes() == newest[name] for name in ("config.json", "model.safetensors"))
+    assert not (path / disk.PARTS).exists()
+
+
+@pytest.mark.parametrize("files", [{"m-Q8_0.gguf": model_file() * 300}, DENSE])
+def test_a_model_is_offered_only_once_it_is_whole_and_checked(hub_of: Hub, files: dict[str, bytes]) -> None:
+    hub_of(o__r=Repo(files))
+    seen: list[tuple[int, int]] = []
+    at: list[int] = []
+
+    def look() -> None:
+        seen.append((at[-1] if at else 0, len(disk.installed())))
+
+    repository, choice = chosen()
+    hub.download(repository, choice, lambda done, *_: at.append(done), look)
+    assert {n_models for _, n_models in seen} == {0} and len(disk.installed()) == 1
+    assert seen[-1][0] == choice.n_bytes, "nobody looked while the sums were compared"
+
+
+def test_downloads_into_one_folder_do_not_disturb_each_other(hub_of: Hub) -> None:
+    repo = ggufs("Q4_0", "Q8_0")
+    repo.files = {name: data + bytes(3 << 20) for name, data in repo.files.items()}
+    server = hub_of(o__r=repo)
+    with ThreadPoolExecutor(4) as threads:
+        names = ("o/r:Q4_0", "o/r:Q8_0", "o/r:q8_0", "o/r")
+        found = list(threads.map(lambda name: pulling.pull(name, None, lambda *_: None).path, names))
+    assert {path.read_bytes() == repo.files[path.name] for path in found} == {True}
+    assert sum(each.startswith("0-") and each != "0-1048575" for each in server.ranges_of("m-Q8_0.gguf")) == 1
+    assert not (hub.folder_of("o/r") / disk.PARTS).exists()
+
+
+@pytest.mark.parametrize("name", ["../m-Q4_0.gguf", "/tmp/m-Q4_0.gguf", "a/../../m-Q4_0.gguf", "a\\..\\m-Q4_0.gguf"])
+def test_a_file_that_would_lie_elsewhere_is_refused(name: str) -> None:
+    repository = hub.Repository("o/r", SHA, {name: 1}, {})
+    with pytest.raises(ModelLoadError, match="leads elsewhere"):
+        hub.download(repository, Choice("o/r", (name,), 1, "Q4_0"))
 
 
 def test_progress_is_reported_and_what_it_raises_stops_the_download(hub_of: Hub) -> None:
@@ -176,10 +273,7 @@ def test_progress_is_reported_and_what_it_raises_stops_the_download(hub_of: Hub)
     (choice,) = pulling.choices.choices("o/r", repository.sizes)
     seen: list[tuple[int, int]] = []
 
-    class Stop(Exception):
-        pass
-
-    def stop(done: int, total: int) -> None:
+    def stop(done: int, total: int, fetched: int) -> None:
         seen.append((done, total))
         if done > 100:
             raise Stop
@@ -188,7 +282,7 @@ def test_progress_is_reported_and_what_it_raises_stops_the_download(hub_of: Hub)
         hub.download(repository, choice, stop)
     assert disk.installed() == [], "half a model is none"
     seen.clear()
-    hub.download(repository, choice, lambda *at: seen.append(at))
+    hub.download(repository, choice, lambda done, total, _: seen.append((done, total)))
     assert seen == sorted(seen) and seen[-1] == (choice.n_bytes, choice.n_bytes)
     assert [model.name for model in disk.installed()] == ["o/r"]
 
@@ -208,12 +302,13 @@ def test_what_is_there_already_needs_no_room(hub_of: Hub, monkeypatch: pytest.Mo
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=n_weights // 2))
     with pytest.raises(ModelLoadError, match=r"needs 100KiB more, but .* has 50KiB left"):
         downloaded(server)
-    parts = hub.folder_of("o/r") / ".cache" / "huggingface" / "download"
-    parts.mkdir(parents=True)
-    (parts / "hash.etag.4f2a9c1b.incomplete").write_bytes(bytes(n_weights))
+    (name,) = [name for name in chosen()[1].files if name.endswith(".safetensors")]
+    sha256 = hub.look_up("o/r").sha256[name]
+    parts = hub.folder_of("o/r") / disk.PARTS
+    (parts / f"{name}.{'0' * 16}.part").write_bytes(bytes(n_weights))
     with pytest.raises(ModelLoadError, match="needs 100KiB more"):
         downloaded(server)
-    (parts / "hash.etag.incomplete").write_bytes(bytes(n_weights // 2 + 10))
+    (parts / f"{name}.{sha256[:16]}.part").write_bytes(DENSE[name][: n_weights // 2 + 10])
     assert downloaded(server).exists()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     assert downloaded(server).exists()

@@ -25,6 +25,14 @@ async def test_an_empty_page_names_the_model_its_window_and_three_beginnings(sit
     assert html.count('hx-post="/ui/chats" hx-target="#chat"') == 4, "three suggestions and the composer"
 
 
+async def test_a_model_is_chosen_by_its_name_to_the_last_space(site: Site) -> None:
+    """Browsers send an option's text with its spaces drawn together."""
+    other = ScriptedHost(site.engine)
+    other.name = "two  spaces"
+    site.views._pool._join(other)
+    assert '<option value="two  spaces">' in await site.page()
+
+
 async def test_the_page_is_there_while_the_model_loads(site: Site) -> None:
     site.host.state, site.host.progress = "loading", 0.4
     html = await site.page()

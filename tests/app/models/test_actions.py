@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
+from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,16 +19,18 @@ import pytest
 from litestar import Litestar
 
 from app import paths, settings
-from app.catalog import disk, hub, library
+from app.catalog import disk, library
 from app.catalog.disk import LocalModel
 from app.errors import UnknownModel, respond
 from app.models.host import ModelHost
+from app.models.memory import Memory
 from app.models.plugin import ModelsPlugin
 from app.models.pool import ModelPool
+from engine.config import EngineConfig
 from engine.errors import ModelLoadError
 from tests import models
 from tests.app.catalog.conftest import hub_of
-from tests.app.catalog.hub_server import HubServer, Repo, model_file
+from tests.app.catalog.hub_server import Repo, model_file
 from tests.app.models.fakes import Loads
 
 __all__ = ["hub_of"]
@@ -39,7 +45,8 @@ class Site:
         self.loads: dict[str, Loads] = {}
         main = main or LocalModel("main-model", models.smollm2(), "gguf", 98_362_432, False)
         self.pool = ModelPool(self.make(main), find=library.local, make=self.make)
-        made = settings.make(values)
+        config = values.pop("config", None)
+        made = settings.load(config=config, environ={}) if config else settings.make(values)
         self.app = Litestar(plugins=[ModelsPlugin(made, self.pool)], exception_handlers={Exception: respond}, logging_config=None)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1:8000", timeout=30)
 
@@ -105,6 +112,63 @@ async def test_show_tells_what_a_model_is_and_what_fits(site: Site) -> None:
     assert facts["kv_bytes_per_token"]["float16"] == 2 * 30 * 3 * 64 * 2 and facts["window_here"] > 16
     put("broken", b"GGUF")
     assert (await site.client.get("/api/models/broken")).status_code == 400
+
+
+def filled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main model has all of the device's memory."""
+    engine = site.pool.main.current
+    assert engine is not None
+    engine.info.weights_bytes = 8 << 30
+    monkeypatch.setattr("engine.runner.memory.free_bytes", lambda _: 1024)
+    site.pool.room._memory = Memory(SimpleNamespace(type="cuda"))
+
+
+async def loaded(site: Site) -> None:
+    while site.pool.main.state != "ready":
+        await asyncio.sleep(0.01)
+
+
+async def test_what_fits_is_judged_by_what_loaded_models_would_leave(
+    site: Site, hub_of: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own memory is no reason against a loaded model, and others leave for one that needs theirs."""
+    await loaded(site)
+    filled(site, monkeypatch)
+    put("tiny")
+    for name, window in (("main-model", 8192), ("tiny", 64)):
+        facts = (await site.client.get(f"/api/models/{name}")).json()
+        assert (facts["fits_here"], facts["window_here"]) == (True, window)
+    hub_of(o__r=Repo({"m-Q8_0.gguf": model_file()}))
+    (row,) = (await site.post("/api/models/offer", "o/r")).json()["rows"]
+    assert (row["window"], row["is_best"]) == (64, True)
+    assert (await events(site, await site.post("/api/models/pull", "o/r")))[-1]["state"] == "done"
+
+
+async def test_what_fits_is_judged_by_the_settings_in_force(
+    hub_of: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("app.catalog.pulling.read_bytes_s", lambda: 20e9)
+    hub_of(**{name: Repo({"m-Q8_0.gguf": model_file()}) for name in ("o__r", "o__narrow", "o__quant")})
+    (tmp_path / "own.toml").write_text(
+        '[serving]\nmax_model_len = 4096\n[models."o/narrow"]\nmax_model_len = 32\n[models."o/quant:Q8_0"]\nmax_model_len = 48\n'
+    )
+    site = Site(config=tmp_path / "own.toml")
+    for name, window in (("o/r", 64), ("o/narrow", 32), ("o/quant", 48)):
+        (row,) = (await site.post("/api/models/offer", name)).json()["rows"]
+        assert (row["window"], row["why_not"]) == (window, ""), name
+    put("tiny")
+    host = await site.pool.find("tiny")
+    host.config = EngineConfig(max_model_len=4096)
+    facts = (await site.client.get("/api/models/tiny")).json()
+    assert (facts["fits_here"], facts["window_here"]) == (True, 64), "as a load has it"
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "models", "pull", "o/narrow", "--config", str(tmp_path / "own.toml")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "32 tokens" in done.stdout
 
 
 async def test_only_what_is_pagewells_and_out_of_memory_is_deleted(site: Site) -> None:
@@ -188,38 +252,6 @@ async def test_a_pull_that_cannot_be_says_why(site: Site, hub_of: Start) -> None
     assert (await site.post("/api/models/offer", "../etc")).status_code == 400
 
 
-async def test_a_pull_is_cancelled_and_leaves_no_half_model(site: Site, hub_of: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    server: HubServer = hub_of(o__r=Repo({"m-Q8_0.gguf": model_file()}))
-    may_go = asyncio.Event()
-    real = hub._download
-
-    def slow(repository: Any, choice: Any, folder: Path, progress: Any) -> None:
-        while True:  # until it is told to end
-            progress(1, choice.n_bytes)
-            if may_go.is_set():
-                return real(repository, choice, folder, progress)
-            time.sleep(0.01)
-
-    monkeypatch.setattr(hub, "_download", slow)
-    pulling = asyncio.create_task(site.post("/api/models/pull", "o/r:Q8_0"))
-    pulls: list[dict[str, Any]] = []
-    while not pulls or pulls[0]["state"] != "downloading":
-        pulls = (await site.client.get("/api/pulls")).json()["pulls"]
-        await asyncio.sleep(0.02)
-    assert (await site.client.delete(f"/api/pulls/{pulls[0]['id']}")).status_code == 202
-    assert (await events(site, await pulling))[-1]["state"] == "cancelled"
-    assert {m["name"] for m in await site.models()} == {"main-model"}
-    may_go.set()
-    assert (await events(site, await site.post("/api/models/pull", "o/r:Q8_0")))[-1]["state"] == "done"
-    assert server.asked and (await site.client.delete("/api/pulls/99")).status_code == 404
-
-
-async def test_one_name_is_downloaded_once_at_a_time(site: Site, hub_of: Start) -> None:
-    hub_of(o__r=Repo({"m-Q8_0.gguf": model_file()}))
-    both = await asyncio.gather(*(site.post("/api/models/pull", "o/r") for _ in range(2)))
-    assert {(await events(site, each))[-1]["id"] for each in both} == {1}
-
-
 @pytest.mark.parametrize("mode", ["readonly", "key"])
 async def test_actions_ask_for_permission(mode: str) -> None:
     site = Site(permission_mode=mode, **({"api_key": "k"} if mode == "key" else {}))
@@ -250,6 +282,49 @@ async def test_the_view_shows_each_model_and_escapes_what_strangers_named(site: 
     assert "could not be loaded" in part and "no &lt;b&gt;room" in part
     gone = await site.client.post("/ui/models/load", data={"model": "nowhere"}, headers={"HX-Request": "true"})
     assert gone.status_code == 404 and gone.text.startswith("The model `nowhere` does not exist here.")
+
+
+def test_the_setting_names_all_that_it_governs() -> None:
+    words = settings.BY_NAME["permission_mode"].description
+    assert all(word in words for word in ("end others' requests", " load", "unload", "download", "delete", "pin"))
+
+
+class Buttons(HTMLParser):
+    """What assistive programs call the buttons and bars of a page; a button's name begins with what it shows."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self._shown: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("button", "progress"):
+            self.names.append(dict(attrs).get("aria-label") or "")
+            self._shown = "" if tag == "button" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._shown is not None:
+            self._shown += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "button":
+            assert self._shown and self.names[-1].startswith(f"{self._shown} ")
+            self._shown = None
+
+
+async def test_each_button_says_what_it_is_for(site: Site, hub_of: Start) -> None:
+    server = hub_of(**{f"o__r{n}": Repo({f"m-{q}.gguf": model_file() for q in ("Q4_0", "Q8_0")}) for n in range(2)})
+    put("tiny"), put('a"b <c>')
+    offer = Buttons((await site.client.post("/ui/models/offer", data={"model": "o/r1"})).text).names
+    assert offer == ["Download o/r1:Q4_0", "Download o/r1:Q8_0"]
+    server.is_silent = "/api/"
+    for n in range(2):
+        await site.client.post("/ui/models/pull", data={"model": f"o/r{n}"})
+    names = Buttons((await site.client.get("/ui/models")).text).names
+    assert len(names) == len(set(names)) and {"Stop o/r0", "Load tiny", "Delete tiny", 'Delete a"b <c>'} < set(names)
+    for pull in (await site.client.get("/api/pulls")).json()["pulls"]:
+        await site.client.delete(f"/api/pulls/{pull['id']}")
 
 
 async def test_the_view_downloads(site: Site, hub_of: Start) -> None:
