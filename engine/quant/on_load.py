@@ -196,8 +196,8 @@ class QuantizedCheckpoint:
 def opened(checkpoint: Checkpoint, config: EngineConfig, *, keeps: bool = False) -> Checkpoint:
     """The checkpoint as config.quantization wants it: itself where that is auto or none.
 
-    keeps: what is made of it is kept on disk, as config says, and comes from there; without it, nothing on the disk changes. Raises
-    ModelLoadError for one that is quantised already.
+    keeps: what is made of it is kept on disk, as config says, and comes from there; without it, nothing on the disk changes.
+    Raises ModelLoadError for one that is quantised already.
     """
     if config.quantization not in SCHEMES:
         return checkpoint

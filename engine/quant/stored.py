@@ -82,8 +82,8 @@ class Store:
     def open(self, key: str, wanted: Mapping[str, Wanted]) -> Stored | None:
         """What is kept under the key, or the place where it will be; None, as the log says, where it would not fit.
 
-        key: 40 hexadecimal digits, a type and a number, with hyphens. Makes the folder, which nobody else may look into, and keeps
-        to the limit. Raises OSError.
+        key: 40 hexadecimal digits, a type and a number, with hyphens. Makes the folder, which nobody else may look into, and
+        keeps to the limit. Raises OSError.
         """
         assert _NAMED.fullmatch(f"{key}{SUFFIX}"), key
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class Store:
         return (shutil.disk_usage(self.folder).free + sum(file.n_bytes for file in self._look() if file.is_whole)) // DISK_SHARE
 
     def make_room(self) -> bool:
-        """Remove files used longest ago until all, and those being written, keep to the limit; False where they do not even so."""
+        """Remove files used longest ago until all, half written ones too, keep to the limit; False where they do not even so."""
         space, files = self.space(), self._look()
         taken = sum(file.n_bytes for file in files)
         for file in files:
