@@ -252,11 +252,54 @@ def test_zero_points_of_the_second_version_are_as_they_are(tmp_path: Path) -> No
     assert torch.equal(second.data, first.data) and torch.equal(second.zeros + 1, first.zeros)
 
 
-@pytest.mark.parametrize(("name", "largest"), [("autoround-gptq-4-32-asym", 16), ("autoround-gptq-8-64-asym", 256 - 128)])
-def test_the_largest_zero_point_is_one_more_than_the_largest_integer(name: str, largest: int, tmp_path: Path) -> None:
-    """Stored as that, and added to after it was unpacked, so that it does not become zero."""
-    folder = changed(tmp_path, name, put("qzeros", lambda t: torch.full_like(t, -1)))
-    assert (open_checkpoint(folder).weight(f"{MODULE}.weight").zeros == largest).all()
+def packed(values: Tensor, bits: int) -> Tensor:
+    """[rows, n] -> int64 words [rows, n * bits / 32], without gaps, the lowest bits first."""
+    streams = [sum(value << bits * i for i, value in enumerate(row)) for row in values.tolist()]
+    return torch.tensor([[stream >> 32 * i & 0xFFFFFFFF for i in range(values.shape[1] * bits // 32)] for stream in streams])
+
+
+ONES = {2: [0x55555555], 3: [0x24924924, 0x92492492, 0x49249249], 4: [0x11111111], 8: [0x01010101]}
+"""What GPTQModel takes from the words of zero points (gptqmodel/utils/model.py), by bits."""
+OF_GPTQMODEL = {"quantizer": ["gptqmodel:5.0.0"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "meta"),
+    [
+        ("autoround-gptq-2-64-asym", 2, {}),
+        ("autoround-gptq-3-64-sym", 3, OF_GPTQMODEL),
+        ("autoround-gptq-4-32-asym", 4, {}),
+        ("autoround-gptq-4-32-asym", 4, OF_GPTQMODEL),
+        ("autoround-gptq-8-64-asym", 8, OF_GPTQMODEL),
+    ],
+)
+def test_zero_points_of_any_value_are_as_gptqmodel_wrote_them(name: str, bits: int, meta: dict[str, Any], tmp_path: Path) -> None:
+    """One is taken from whole words, so that those of 0 borrow from the next."""
+    drawn: list[Tensor] = []
+
+    def draw(stored: Tensor) -> Tensor:
+        zeros = torch.randint(0, 1 << bits, (len(stored), 256), generator=torch.Generator().manual_seed(1))
+        zeros[:, :3] = torch.tensor([0, 5 % (1 << bits), 0])
+        drawn.append(zeros)
+        ones = ONES[bits] * stored.shape[1]
+        words = packed(zeros, bits) - torch.tensor(ones[: stored.shape[1]]) & 0xFFFFFFFF
+        return (words - (words >> 31 << 32)).int()
+
+    folder = changed(tmp_path, name, put("qzeros", draw), setting(meta=meta))
+    weight = open_checkpoint(folder).weight(f"{MODULE}.weight")
+    moved = 8 - (1 << bits - 1) if bits <= 4 else -(1 << bits - 1)
+    assert torch.equal(weight.zeros.long(), drawn[0].T + moved)
+
+
+def test_three_bits_of_other_tools_lack_one_each(tmp_path: Path) -> None:
+    zeros = torch.arange(256).repeat(8, 1) % 7 + 1
+
+    def write(stored: Tensor) -> Tensor:
+        words = packed(zeros - 1, 3)
+        return (words - (words >> 31 << 32)).int()
+
+    weight = open_checkpoint(changed(tmp_path, "autoround-gptq-3-64-sym", put("qzeros", write))).weight(f"{MODULE}.weight")
+    assert torch.equal(weight.zeros.long(), zeros.T + 4)
 
 
 def test_modules_may_have_bits_and_groups_of_their_own(tmp_path: Path) -> None:
