@@ -10,6 +10,7 @@ import random
 import stat
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,6 +82,17 @@ def test_int4_is_never_worse_than_the_nearest_of_even_steps() -> None:
     theirs = (plain - groups).square().sum(-1)
     assert (ours <= theirs * (1 + 1e-5)).all() and ours.mean() < 0.95 * theirs.mean()
     assert weight.zeros.unique().numel() > 2
+
+
+def test_threads_that_start_later_have_as_many_of_torchs_as_before() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        quantized(Weight("F32", (64, 128), torch.ones(64, 128)), "INT8", 128)
+        with ThreadPoolExecutor(1) as pool:
+            assert (torch.get_num_threads(), pool.submit(torch.get_num_threads).result()) == (3, 3)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("scheme", on_load.SCHEMES)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError
 from engine.weights.loader import open_checkpoint
+from kernels.ops import CODES
 from kernels.reference import dequant
 from tests import models
 from tests.engine.quant.checkpoints import expected
@@ -146,6 +147,23 @@ def state(**changes: object) -> Callable[[dict[str, Tensor]], None]:
 )
 def test_states_of_four_bits_that_do_not_agree(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     refused(changed(tmp_path, NF4, state(**changes)), message)
+
+
+@pytest.mark.parametrize(("n_in", "block"), [(96, 128), (96, 64), (160, 128), (64, 256), (384, 256), (96, 4096), (128, 128)])
+def test_blocks_of_four_bits_run_on_over_the_ends_of_rows(n_in: int, block: int, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randint(0, 16, (7, n_in), generator=generator)
+    absmax = torch.rand(-(-q.numel() // block), generator=generator) + 0.5
+
+    def write(stored: dict[str, Tensor]) -> None:
+        pairs = q.flatten().view(-1, 2)
+        stored[f"{MODULE}.weight"] = (pairs[:, 0] << 4 | pairs[:, 1]).to(torch.uint8).unsqueeze(1)
+        stored[f"{MODULE}.weight.absmax"] = absmax
+        state(shape=[7, n_in], blocksize=block)(stored)
+
+    weight = open_checkpoint(changed(tmp_path, "transformers-nf4", write)).weight(f"{MODULE}.weight")
+    dense = torch.tensor(CODES["NF4"])[q] * absmax.repeat_interleave(block)[: q.numel()].view(7, n_in)
+    assert torch.equal(dequant.dense(weight), dense)
 
 
 def setting(**changes: object) -> Callable[[dict[str, Any]], None]:
