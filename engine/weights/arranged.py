@@ -67,9 +67,11 @@ class ArrangedCheckpoint:
         self.metadata = stored.metadata
         self._made = made
         self.unused = _unused(stored, made)
-        """Heads that predict several tokens, which nothing uses yet."""
-        if self.unused:
-            log.info("%s: %d tensors of heads that predict several tokens are left out.", self.path, len(self.unused))
+        """Heads that predict several tokens, which nothing uses yet, and keys that layers take from others."""
+        keys = sum(_is_key_of_another(_renamed(name, self.config), self.config) for name in self.unused)
+        for n, what in ((len(self.unused) - keys, "heads that predict several tokens"), (keys, "layers that use others' keys")):
+            if n:
+                log.info("%s: %d tensors of %s are left out.", self.path, n, what)
         self.n_bytes = stored.n_bytes - sum(map(stored.stored_bytes, self.unused))
 
     @property
@@ -199,15 +201,21 @@ def _unused(stored: Checkpoint, made: dict[str, Arrangement]) -> tuple[str, ...]
 
 
 def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
-    config = stored.config
+    config, n_heads = stored.config, _heads_behind(stored)
     made: dict[str, Arrangement] = {}
     singles: dict[str, dict[int, str]] = {}
     for name in stored.names():
         common = _renamed(name, config) if stored.kind == "safetensors" else name
         layer = _LAYER.fullmatch(common)
+        if layer and int(layer[1]) >= config.n_layers + n_heads:
+            raise ModelLoadError(
+                f"{stored.path}: {name} is of a layer too many: the configuration says {config.n_layers} layers"
+                f"{f' and {n_heads} of heads that predict several tokens' if n_heads else ''}.",
+                "Configuration and weights are of two models, or num_nextn_predict_layers is missing; download the model again.",
+            )
         if common.startswith(("mtp.", "model.mtp_")) or (layer and int(layer[1]) >= config.n_layers):
             continue
-        if (of_layer := _KEYS.fullmatch(common)) and config.kv_source(int(of_layer[1])) != int(of_layer[1]):
+        if _is_key_of_another(common, config):
             continue
         one, whole = _ONE.fullmatch(common), _ALL.fullmatch(common)
         if config.experts is not None and one:
@@ -224,6 +232,23 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
     for common, by_expert in singles.items():
         made[common] = _stacked(stored, common, by_expert)
     return made
+
+
+def _heads_behind(stored: Checkpoint) -> int:
+    """Layers behind the last one that are heads which predict several tokens."""
+    values, name = stored.metadata, "num_nextn_predict_layers"
+    if stored.kind == "gguf":
+        name = f"{values.get('general.architecture')}.nextn_predict_layers"
+    elif isinstance(text := values.get("text_config"), dict) and name in text:
+        values = text
+    n = values.get(name)
+    return n if type(n) is int and n > 0 else 0
+
+
+def _is_key_of_another(common: str, config: ModelConfig) -> bool:
+    """Of a layer that reads the keys and values of an earlier one."""
+    layer = _KEYS.fullmatch(common)
+    return bool(layer) and int(layer[1]) < config.n_layers and config.kv_source(int(layer[1])) != int(layer[1])
 
 
 def _renamed(name: str, config: ModelConfig) -> str:
