@@ -31,10 +31,12 @@ from kernels.ops import DENSE, ROW_UNIT, Weight
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 """Of what is made of a checkpoint: one more whenever the same scheme makes other weights between two versions of Pagewell."""
-_ENDS = re.compile(r"(model\.embed_tokens|lm_head)\.weight")
-_ROUTERS = re.compile(r".*\.(gate|router|shared_expert_gate|gate_inp)\.weight")
+_ENDS = re.compile(r"(model\.embed_tokens(_per_layer)?|lm_head)\.weight")
+_ROUTERS = re.compile(r".*\.(gate|router(\.proj)?|shared_expert_gate|gate_inp)\.weight")
+_MADE_DENSE = re.compile(r".*\.self_attn\.(kv|k|v)_b_proj\.weight")
+"""By what uses them (engine/models/latent.py), so that quantising them would cost memory and values alike."""
 
 
 class Target(NamedTuple):
@@ -52,11 +54,17 @@ SCHEMES: dict[str, Target] = {
 """Values of --quantization that quantise -> what to, with the most values of a scale, 0 for a row. bitsandbytes means its NF4."""
 
 
-def target(scheme: str, name: str, shape: tuple[int, ...]) -> Target | None:
-    """What a tensor of a dense checkpoint becomes; None: it stays as it is."""
-    if len(shape) != 2 or shape[1] % ROW_UNIT or _ROUTERS.fullmatch(name):
+def target(scheme: str, name: str, shape: tuple[int, ...], borrowed: Mapping[str, str] | None = None) -> Target | None:
+    """What a tensor of a dense checkpoint becomes; None: it stays as it is.
+
+    borrowed: ModelConfig.borrowed_weights, of a model that transformers computes.
+    """
+    if len(shape) != 2 or shape[1] % ROW_UNIT or _ROUTERS.fullmatch(name) or _MADE_DENSE.fullmatch(name):
         return None
-    qtype, group = SCHEMES["int8"] if _ENDS.fullmatch(name) else SCHEMES[scheme]
+    if borrowed is not None and borrowed.get(name) not in ("product", "end"):
+        return None
+    is_end = _ENDS.fullmatch(name) if borrowed is None else borrowed[name] == "end"
+    qtype, group = SCHEMES["int8"] if is_end else SCHEMES[scheme]
     return Target(qtype, math.gcd(group, shape[1]) if group else shape[1])
 
 
@@ -73,12 +81,12 @@ def weights_bytes(checkpoint: Checkpoint, quantization: str, dtype: torch.dtype)
 
     quantization: "auto", "none" or one of SCHEMES. Reads nothing but shapes.
     """
-    total = 0
+    total, borrowed = 0, _borrowed(checkpoint)
     for name in checkpoint.names():
         if name == "lm_head.weight" and checkpoint.config.tie_embeddings:
             continue
         shape = checkpoint.shape(name)
-        made = target(quantization, name, shape) if quantization in SCHEMES else None
+        made = target(quantization, name, shape, borrowed) if quantization in SCHEMES else None
         if made is not None:
             total += weight_bytes(made.qtype, (shape[0], shape[1]), made.group, zeros=made.qtype == "INT4")
         elif len(shape) == 2 and quantization != "none":
@@ -86,6 +94,10 @@ def weights_bytes(checkpoint: Checkpoint, quantization: str, dtype: torch.dtype)
         else:
             total += math.prod(shape) * (dtype.itemsize if len(shape) == 2 else 4)
     return total
+
+
+def _borrowed(checkpoint: Checkpoint) -> Mapping[str, str] | None:
+    return checkpoint.config.borrowed_weights if checkpoint.config.borrowed is not None else None
 
 
 class QuantizedCheckpoint:
@@ -102,7 +114,8 @@ class QuantizedCheckpoint:
                 )
         self._checkpoint = checkpoint
         self._scheme = scheme
-        self._targets = {name: target(scheme, name, checkpoint.shape(name)) for name in checkpoint.names()}
+        borrowed = _borrowed(checkpoint)
+        self._targets = {name: target(scheme, name, checkpoint.shape(name), borrowed) for name in checkpoint.names()}
         self._store = store
 
     @cached_property
