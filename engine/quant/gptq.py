@@ -12,7 +12,6 @@ each, and what GPTQModel takes from words is one only by another order of them (
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,20 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
-from engine.quant.base import FLOATS, Found, Matrix, Tensors, bad, group_of, modules, packed_integers, regroup, require, unpack
+from engine.quant.base import (
+    FLOATS,
+    Found,
+    Matrix,
+    Tensors,
+    bad,
+    group_of,
+    modules,
+    own_settings,
+    packed_integers,
+    regroup,
+    require,
+    unpack,
+)
 from engine.weights.fields import Fields
 from kernels.ops import Weight
 
@@ -42,7 +54,7 @@ def find(config: Fields, tensors: Tensors) -> Found:
 
 
 def found(config: Fields, tensors: Tensors, offset: int, overrides: Any) -> Found:
-    """offset: what is missing from stored zero points; overrides: "+:pattern" of modules -> their own bits and group_size."""
+    """offset: what is missing from stored zero points; overrides: as base.own_settings takes them."""
     result = Found()
     for module in modules(tensors, "qweight"):
         bits, group = _numbers(config, tensors.stored_name(f"{module}.qweight").removesuffix(".qweight"), overrides)
@@ -54,16 +66,7 @@ def found(config: Fields, tensors: Tensors, offset: int, overrides: Any) -> Foun
 
 def _numbers(config: Fields, module: str, overrides: Any) -> tuple[int, int]:
     """Bits and group_size of a module; -1 for a group of a whole row."""
-    if not isinstance(overrides, dict):
-        raise config.bad("dynamic", "is no object")
-    own = config
-    for pattern, values in overrides.items():
-        try:
-            if not pattern.startswith("-:") and re.match(pattern.removeprefix("+:"), module):
-                own = Fields({**config.values, **values}, f"{config.source}: dynamic: {pattern}")
-                break
-        except (re.error, TypeError):
-            raise config.bad("dynamic", f"has {pattern!r}, which is no pattern for the names of modules") from None
+    own = own_settings(config, module, overrides)
     bits = own.integer("bits")
     if bits not in BITS:
         raise own.bad("bits", f"is {bits}", f"Take a checkpoint of {', '.join(map(str, BITS))} bits.")

@@ -56,9 +56,9 @@ def _auto_round(config: Fields, tensors: Tensors) -> Found:
     kind = config.text("data_type", "int")
     if kind != "int":
         raise config.bad("data_type", f"is {kind}", "Take a checkpoint of integers, or one that was saved as compressed-tensors.")
-    if "awq" in packing:
-        return awq.found(config, tensors)
     overrides = config.get("extra_config", {})
+    if "awq" in packing:
+        return awq.found(config, tensors, overrides)
     return gptq.found(config, tensors, 1 if "gptq" in packing and "gptqmodel" not in packing else 0, overrides)
 
 

@@ -334,6 +334,36 @@ def test_modules_may_have_bits_and_groups_of_their_own(tmp_path: Path) -> None:
     assert torch.allclose(dequant.dense(wide), expected("autoround-gptq-8-64-asym")[MODULE]["dense"], rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("name", ["autoround-gptq-4-128-sym", "autoround-awq-128-asym"])
+def test_modules_of_auto_round_may_have_groups_of_their_own(name: str, tmp_path: Path) -> None:
+    """In both of its layouts: extra_config names them."""
+
+    def regroup(stored: dict[str, Tensor]) -> None:
+        for part in ("scales", "qzeros"):
+            stored[f"{MODULE}.{part}"] = stored[f"{MODULE}.{part}"].repeat_interleave(2, 0)
+        stored.pop(f"{MODULE}.g_idx", None)
+
+    def configure(config: dict[str, Any]) -> None:
+        layout = "auto_awq" if "awq" in name else "auto_gptq"
+        config.update(quant_method="auto-round", packing_format=f"auto_round:{layout}")
+        config["extra_config"] = {MODULE: {"bits": 4, "group_size": config["group_size"] // 2}}
+
+    checkpoint, before = open_checkpoint(changed(tmp_path, name, regroup, configure)), open_checkpoint(models.quantized(name))
+    other = MODULE.replace("layers.0", "layers.1")
+    for module in (MODULE, other):
+        ours, theirs = (each.weight(f"{module}.weight") for each in (checkpoint, before))
+        assert torch.equal(dequant.dense(ours), dequant.dense(theirs))
+        assert ours.group * (2 if module == MODULE else 1) == theirs.group
+    refused(
+        changed(
+            tmp_path,
+            "autoround-awq-64-sym",
+            settings=setting(quant_method="auto-round", packing_format="auto_round:auto_awq", extra_config=[1]),
+        ),
+        "dynamic is no object",
+    )
+
+
 def test_columns_of_older_llm_compressors(tmp_path: Path) -> None:
     """actorder group stored columns as they were with a weight_g_idx; newer versions do not write it any more."""
     name = "llmcompressor-w4a16-asym"
