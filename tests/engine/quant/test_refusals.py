@@ -16,6 +16,7 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError
 from engine.weights.loader import open_checkpoint
+from engine.weights.safetensors import SafetensorsCheckpoint
 from kernels.ops import CODES
 from kernels.reference import dequant
 from tests import models
@@ -379,6 +380,38 @@ def test_columns_of_older_llm_compressors(tmp_path: Path) -> None:
     weight = open_checkpoint(changed(tmp_path, name, permute)).weight(f"{MODULE}.weight")
     assert weight.order is not None
     assert torch.equal(dequant.dense(weight), expected(name)[MODULE]["dense"][:, order.argsort()])
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6, 7])
+@pytest.mark.parametrize("has_gaps", [True, False])
+def test_bits_that_do_not_divide_a_word_as_older_and_newer_llm_compressors_pack_them(
+    bits: int, has_gaps: bool, tmp_path: Path
+) -> None:
+    """With the rest of each word unused, or without gaps; zero points too."""
+    generator = torch.Generator().manual_seed(bits)
+    q, zeros = (torch.randint(0, 1 << bits, shape, generator=generator) for shape in ((256, 512), (256, 4)))
+
+    def words(values: Tensor) -> Tensor:
+        of_word = 32 // bits
+        if not has_gaps:
+            made = packed(values, bits)
+        else:
+            padded = torch.nn.functional.pad(values, (0, -values.shape[1] % of_word)).unflatten(1, (-1, of_word))
+            made = (padded << torch.arange(of_word) * bits).sum(-1)
+        return (made - (made >> 31 << 32)).int()
+
+    def write(stored: dict[str, Tensor]) -> None:
+        for part in [part for part in stored if "weight_" in part and not part.startswith(f"{MODULE}.")]:
+            del stored[part]  # others are of four bits
+        stored[f"{MODULE}.weight_packed"] = words(q)
+        stored[f"{MODULE}.weight_zero_point"] = words(zeros.T).T
+
+    folder = changed(tmp_path, "llmcompressor-w4a16-asym", write, weights(num_bits=bits))
+    checkpoint = SafetensorsCheckpoint(folder)
+    weight = checkpoint.weight(f"{MODULE}.weight")
+    scales = load_file(folder / "model.safetensors")[f"{MODULE}.weight_scale"].float()
+    points = zeros.repeat_interleave(128, 1)
+    assert torch.equal(dequant.dense(weight), (q - points) * scales.repeat_interleave(128, 1))
 
 
 def test_groups_that_do_not_divide_the_columns_are_cut_smaller(tmp_path: Path) -> None:
