@@ -475,3 +475,20 @@ def test_modelopt_fp8(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(changed(tmp_path, name, settings=configure))
     for module, parts in expected(name).items():
         assert torch.equal(dequant.dense(checkpoint.weight(f"{module}.weight")), parts["dense"])
+
+
+def test_modelopt_in_a_file_of_its_own(tmp_path: Path) -> None:
+    name = "llmcompressor-fp8-static"
+    folder = changed(tmp_path, name, settings=lambda config: config.clear())
+    beside = folder / "hf_quant_config.json"
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}))
+    checkpoint = open_checkpoint(folder)
+    for module, parts in expected(name).items():
+        assert torch.equal(dequant.dense(checkpoint.weight(f"{module}.weight")), parts["dense"])
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
+    refused(folder, r"hf_quant_config\.json: quantization: quant_algo is W4A8_AWQ")
+    for damaged, message in (("[", "hf_quant_config"), ('{"quantization": 1}', "expected an object")):
+        beside.write_text(damaged)
+        refused(folder, message)
+    beside.write_text(json.dumps({"quantization": {"quant_algo": None}}))
+    refused(folder, "is of type F8_E4M3, which is not supported")
