@@ -125,13 +125,16 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
         Annotated[int, Meta(ge=0)] | None,
         Meta(
             description="Disk for weights that quantization made, of all models together, so that the next load need not. 0: "
-            "none. Default: a quarter of what is free there.",
+            "none. Default: a quarter of what is free there or taken by them.",
             extra={"unit": "bytes"},
         ),
     ] = None
     weights_disk_folder: Annotated[
         str | None,
-        Meta(description="Where they are kept. Default: the cache folder for `serve`, nowhere for the Python API."),
+        Meta(
+            description="Where they are kept, in a subfolder quantized-on-load; nothing else there is touched. Default: the "
+            "cache folder for `serve`, nowhere for the Python API."
+        ),
     ] = None
     kernel_precision: Annotated[
         Literal["fast", "exact"],

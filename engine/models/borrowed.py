@@ -120,8 +120,9 @@ def opened(values: Mapping[str, Any], source: str) -> tuple[type[nn.Module], Any
     return cls, config
 
 
-def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tuple[int, int]]:
-    """The configuration, each layer's call in order of layers, of tensors without data, and (hidden size, vocabulary).
+def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tuple[int, int], dict[str, str]]:
+    """The configuration, each layer's call in order of layers, of tensors without data, (hidden size, vocabulary), and what
+    becomes of matrices (ModelConfig.borrowed_weights).
 
     Two tokens go through a model without weights. Raises ModelLoadError, as opened does.
     """
@@ -139,7 +140,7 @@ def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tup
             where = torch.arange(2)[None]
             hidden = model.get_decoder()(input_ids=ids, position_ids=where, use_cache=False).last_hidden_state
             vocab_size = model.get_output_embeddings().weight.shape[0]
-            stored_names(model)
+            matrices = _matrices(model, is_tied=config.tie_word_embeddings)
     except Exception as error:  # whatever a class of others may raise
         why = f"transformers' class cannot be run on a paged cache ({type(error).__name__}: {error})"
         raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT) from error
@@ -152,7 +153,29 @@ def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tup
     def with_window(call: Call) -> Call:
         return call._replace(window=config.sliding_window) if types and _SEEN[types[call.layer]] else call
 
-    return config, [with_window(calls[i][0]) for i in range(n_layers)], (hidden.shape[-1], vocab_size)
+    return config, [with_window(calls[i][0]) for i in range(n_layers)], (hidden.shape[-1], vocab_size), matrices
+
+
+def _matrices(model: nn.Module, *, is_tied: bool) -> dict[str, str]:
+    stored, head, embedding = stored_names(model), model.get_output_embeddings(), model.get_input_embeddings()
+    is_ours = ends_are_ours(head, embedding, is_tied=is_tied)
+    kinds = {}
+    for name, module in model.named_modules():
+        is_end = module is head or module is embedding
+        if is_end and not is_ours:
+            continue
+        if type(module) is nn.Embedding or (is_end and type(module) is nn.Linear):
+            kinds[stored(f"{name}.weight")] = "end"
+        elif type(module) is nn.Linear:
+            kinds[stored(f"{name}.weight")] = "product"
+        elif type(module).__name__ == "Conv1D":
+            kinds[stored(f"{name}.weight")] = "turned"
+    return kinds
+
+
+def ends_are_ours(head: nn.Module, embedding: nn.Module, *, is_tied: bool) -> bool:
+    """Whether embedding and output matrix can be parts of ours, which one that is both can if nothing else is done there."""
+    return not is_tied or (type(head) is nn.Linear and head.bias is None and type(embedding) is nn.Embedding)
 
 
 def stored_names(model: nn.Module) -> Callable[[str], str]:

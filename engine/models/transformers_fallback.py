@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.kv.storage import GroupStorage
-from engine.models.borrowed import Call, attending, opened, stored_names, without_weights
+from engine.models.borrowed import Call, attending, ends_are_ours, opened, stored_names, without_weights
 from engine.models.operators import Operators
 from engine.models.parts import Embedding, Linear
 from engine.types import StepInputs
@@ -133,7 +133,7 @@ class BorrowedDecoder:
         causal, ops, slots = self._causal, self._ops, {}
         head, embedding = causal.get_output_embeddings(), causal.get_input_embeddings()
         tied = self.config.tie_embeddings
-        whole = not tied or (type(head) is nn.Linear and head.bias is None and type(embedding) is nn.Embedding)
+        whole = ends_are_ours(head, embedding, is_tied=tied)
         shared = Linear(ops, head.in_features, head.out_features) if tied and whole else None
         for name, module in list(causal.named_modules()):
             is_head = module is head

@@ -7,12 +7,25 @@ Of a matrix [out, in] there are qweight int32 [in, out / 8], qzeros int32 [in / 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
-from engine.quant.base import FLOATS, Found, Matrix, Tensors, group_of, integers, modules, regroup, require, unpack
+from engine.quant.base import (
+    FLOATS,
+    Found,
+    Matrix,
+    Tensors,
+    group_of,
+    integers,
+    modules,
+    own_settings,
+    regroup,
+    require,
+    unpack,
+)
 from engine.weights.fields import Fields
 from kernels.ops import Weight
 
@@ -27,20 +40,28 @@ def find(config: Fields, tensors: Tensors) -> Found:
     version = config.text("version", "gemm").lower()
     if version not in _VERSIONS:
         raise config.bad("version", f"is {version}", f"Take a checkpoint in one of {', '.join(_VERSIONS)}.")
-    return found(config, tensors)
+    return found(config, tensors, {})
 
 
-def found(config: Fields, tensors: Tensors) -> Found:
+def found(config: Fields, tensors: Tensors, overrides: Any) -> Found:
+    """overrides: as base.own_settings takes them."""
+    result = Found()
+    for module in modules(tensors, "qweight"):
+        own = own_settings(config, tensors.stored_name(f"{module}.qweight").removesuffix(".qweight"), overrides)
+        result.matrices[f"{module}.weight"] = _matrix(tensors, module, _group(own))
+    if not result.matrices:
+        raise ModelLoadError(f"{tensors.path}: no tensor is named qweight.", "Take a checkpoint that was saved quantised.")
+    return result
+
+
+def _group(config: Fields) -> int:
     bits = config.integer("bits", config.get("w_bit", BITS))
     if bits != BITS:
         raise config.bad("bits", f"is {bits}", f"Take a checkpoint of {BITS} bits, or in another quantisation.")
     group = config.integer("group_size", config.get("q_group_size", -1), low=-1)
     if group == 0:
         raise config.bad("group_size", "is 0, expected a positive number, or -1 for a whole row")
-    result = Found({f"{module}.weight": _matrix(tensors, module, group) for module in modules(tensors, "qweight")})
-    if not result.matrices:
-        raise ModelLoadError(f"{tensors.path}: no tensor is named qweight.", "Take a checkpoint that was saved quantised.")
-    return result
+    return group
 
 
 def _matrix(tensors: Tensors, module: str, group: int) -> Matrix:

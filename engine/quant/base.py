@@ -8,19 +8,23 @@ alone) are served as they are. Nothing in the file is trusted: what does not agr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.weights.fields import Fields
 from kernels.ops import GROUP_UNIT, ROW_UNIT, SCALED, ZEROS, Weight
 
 _TILE_VALUES = 1 << 22
 """Values unpacked at once, in int64: 32 MiB."""
+ZERO_POINTS = {"INT4": 8, "INT8": 0}
+"""What zero points are of a Weight that has none."""
 DAMAGED = "The checkpoint is damaged, or of a kind that Pagewell does not know; download it again, or take another one."
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 """safetensors' names of the types that scales are stored in -> bytes."""
@@ -91,6 +95,19 @@ def bad(tensors: Tensors, name: str, what: str, hint: str = DAMAGED) -> ModelLoa
 def modules(tensors: Tensors, part: str) -> list[str]:
     """Names of the modules that have a tensor of this name, "model.layers.0.mlp.up_proj" for example."""
     return [name.removesuffix(f".{part}") for name in tensors.names() if name.endswith(f".{part}")]
+
+
+def own_settings(config: Fields, module: str, overrides: Any) -> Fields:
+    """What config says of a module (the name that the file has): overrides are "+:pattern" of modules -> their own fields."""
+    if not isinstance(overrides, dict):
+        raise config.bad("dynamic", "is no object")
+    for pattern, values in overrides.items():
+        try:
+            if not pattern.startswith("-:") and re.match(pattern.removeprefix("+:"), module):
+                return Fields({**config.values, **values}, f"{config.source}: dynamic: {pattern}")
+        except (re.error, TypeError):
+            raise config.bad("dynamic", f"has {pattern!r}, which is no pattern for the names of modules") from None
+    return config
 
 
 def require(tensors: Tensors, name: str, dtypes: Collection[str], *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -185,7 +202,7 @@ def _points(zeros: Tensor | None, qtype: str, moved: int) -> Tensor | None:
     if zeros is None:
         return None
     zeros = zeros.to(torch.int16) + moved
-    return None if (zeros == (8 if qtype == "INT4" else 0)).all() else zeros.to(ZEROS[qtype]).contiguous()
+    return None if (zeros == ZERO_POINTS[qtype]).all() else zeros.to(ZEROS[qtype]).contiguous()
 
 
 def scale_values(stored: Tensor) -> Tensor:

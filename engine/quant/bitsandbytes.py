@@ -11,6 +11,7 @@ int8 (LLM.int8, arXiv:2208.07339): weight int8 [out, in], and SCB [out], the lar
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 
 import torch
@@ -19,14 +20,13 @@ from torch import Tensor
 from engine.errors import ModelLoadError
 from engine.quant.base import DAMAGED, Found, Matrix, Tensors, bad, group_of, modules, require
 from engine.weights.fields import Fields
+from engine.weights.safetensors_files import ITEM_BYTES
 from kernels.ops import CODES, Weight
 
 _STATE = "quant_state.bitsandbytes__"
 _KINDS = {"nf4": "NF4", "fp4": "FP4"}
 _STORAGE = ("U8", "I8", "F32", "F16", "BF16")
 """Types in whose guise the bytes of values may lie (bnb_4bit_quant_storage)."""
-_ITEM_BYTES = {"U8": 1, "I8": 1, "F32": 4, "F16": 2, "BF16": 2}
-_UNUSED = ("weight_format",)
 _MOST_STATE = 1 << 16
 
 
@@ -69,12 +69,12 @@ def _four_bits(tensors: Tensors, weight: str, kind: str) -> Matrix:
     if state.text("quant_type") != kind:
         raise state.bad("quant_type", f"is {state.text('quant_type')} instead of {kind}")
     stored = require(tensors, weight, _STORAGE)
-    n_bytes = _ITEM_BYTES[tensors.dtype(weight)]
+    n_bytes = ITEM_BYTES[tensors.dtype(weight)]
     for size in stored:
         n_bytes *= size
     if n_bytes * 2 != n_out * n_in:
         raise bad(tensors, weight, f"has {n_bytes} bytes, which are not {n_out} x {n_in} values of four bits")
-    group = group_of(tensors, weight, _KINDS[kind], n_in, min(block, n_in) if block < n_in else _common(n_in, block))
+    group = group_of(tensors, weight, _KINDS[kind], n_in, math.gcd(n_in, block))
     n_blocks = -(-n_out * n_in // block)
     absmax, codes = f"{weight}.absmax", f"{weight}.quant_map"
     require(tensors, codes, ("F32",), (16,))
@@ -116,11 +116,6 @@ def _unnested(tensors: Tensors, weight: str, places: Tensor, state: Fields) -> T
     factors = tensors.tensor(f"{weight}.nested_absmax").repeat_interleave(size)[: len(places)]
     values = tensors.tensor(f"{weight}.nested_quant_map")[places.int()]
     return values * factors + state.number("nested_offset", 0.0, positive=False)
-
-
-def _common(n_in: int, block: int) -> int:
-    """Columns of a scale, where blocks are longer than rows."""
-    return n_in if block % n_in == 0 else block
 
 
 def _state(tensors: Tensors, name: str) -> Fields:

@@ -2,7 +2,8 @@
 
 Beside a module's scales (weight_scale, of [out, in / group], a row each, or one for all) there is, by the scheme's format,
 - pack-quantized: weight_packed int32 [out, in * bits / 32] without gaps, weight_shape; zero points, packed in the same way over
-  the rows, in weight_zero_point [out * bits / 32, in / group]; both stand for numbers 2^(bits - 1) less. Checkpoints that older
+  the rows, in weight_zero_point [out * bits / 32, in / group]; both stand for numbers 2^(bits - 1) less. Of 3, 5, 6 and 7 bits,
+  older versions packed 32 // bits into a word, whose highest bits are then not used. Checkpoints that older
   versions wrote with actorder group have weight_g_idx [in], the group of each column
 - int-quantized, float-quantized, naive-quantized: weight int8 or E4M3 [out, in], of integers weight_zero_point int8
 - nvfp4-pack-quantized: weight_packed uint8 [out, in / 2] of two E2M1, the first in the low nibble, weight_scale E4M3
@@ -33,6 +34,7 @@ from engine.quant.base import (
     Tensors,
     bad,
     group_of,
+    integers,
     modules,
     packed_integers,
     regroup,
@@ -119,9 +121,7 @@ def _scheme(group: Fields, config: Fields) -> Scheme | None:
         name, value = ("type", kind) if kind not in ("int", "float") else ("strategy", strategy)
         raise weights.bad(name, f"is {value}", _OTHER)
     block = weights.get("block_structure", None)
-    if strategy == "block" and (
-        not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and n > 0 for n in block)
-    ):
+    if strategy == "block" and not fp8.is_block(block):
         raise weights.bad("block_structure", f"is {block}, expected the numbers of rows and columns of a block")
     return Scheme(
         source=weights,
@@ -169,11 +169,12 @@ def _packed(scheme: Scheme, tensors: Tensors, module: str) -> Matrix:
     n_out, n_in = (int(size) for size in tensors.tensor(shape_name))
     if min(n_out, n_in) <= 0:
         raise bad(tensors, shape_name, f"says that the matrix is {n_out} x {n_in}")
-    require(tensors, packed, ("I32",), (n_out, -(-n_in * bits // 32)))
+    shapes = ((n_out, _words(n_in, bits, gaps)) for gaps in (False, True))
+    has_gaps = require(tensors, packed, ("I32",), *dict.fromkeys(shapes))[1] > _words(n_in, bits)
     parts, stored, n_groups = _scales(scheme, tensors, scale, n_out, n_in)
     if not scheme.symmetric:
         zeros = f"{module}.weight_zero_point"
-        require(tensors, zeros, ("I32",), (-(-n_out * bits // 32), n_groups))
+        require(tensors, zeros, ("I32",), (_words(n_out, bits, has_gaps), n_groups))
         parts.append(zeros)
     index = f"{module}.weight_g_idx"
     ordered = index in tensors.names()
@@ -181,7 +182,9 @@ def _packed(scheme: Scheme, tensors: Tensors, module: str) -> Matrix:
         require(tensors, index, ("I32", "I64"), (n_in,))
     qtype = "INT4" if bits <= 4 else "INT8"
     group = group_of(tensors, packed, qtype, n_in, stored)
-    load = partial(_load_packed, tensors, (packed, *parts), index if ordered else None, bits, (n_out, n_in), stored, group)
+    load = partial(
+        _load_packed, tensors, (packed, *parts), index if ordered else None, bits, (n_out, n_in), stored, group, has_gaps
+    )
     every = (packed, *parts, shape_name, *((index,) if ordered else ()))
     return Matrix(qtype, (n_out, n_in), group, every, load, zeros=not scheme.symmetric, order=ordered)
 
@@ -194,16 +197,35 @@ def _load_packed(
     shape: tuple[int, int],
     stored: int,
     group: int,
+    has_gaps: bool,
 ) -> Weight:
     words, scales, *zeros = (tensors.tensor(name) for name in parts)
     n_out, n_in = shape
     scales = _rows(scales.float(), n_out)
-    points = unpack(zeros[0].T, bits, n_out).T if zeros else None
+    take_out = _with_gaps if has_gaps else unpack
+    points = take_out(zeros[0].T, bits, n_out).T if zeros else None
     order = None
     if index is not None:
         order = column_order(tensors, index, tensors.tensor(index).long(), stored, scales.shape[1])
     points = None if points is None else regroup(points, stored, group, n_in)
-    return packed_integers(words, n_in, points, regroup(scales, stored, group, n_in), bits, order)
+    scales = regroup(scales, stored, group, n_in)
+    if not has_gaps:
+        return packed_integers(words, n_in, points, scales, bits, order)
+    q = _with_gaps(words, bits, n_in)
+    return integers(q, points, scales, bits) if order is None else integers(q[:, order], points, scales, bits, order.int())
+
+
+def _words(n_values: int, bits: int, has_gaps: bool = False) -> int:
+    return -(-n_values // (32 // bits)) if has_gaps else -(-n_values * bits // 32)
+
+
+def _with_gaps(words: Tensor, bits: int, n_values: int) -> Tensor:
+    """int32 [rows, words], each of 32 // bits whole values, the lowest bits first -> uint8 [rows, n_values]"""
+    of_word = 32 // bits
+    values = torch.empty(words.shape[0], words.shape[1] * of_word, dtype=torch.uint8)
+    for i in range(of_word):
+        values[:, i::of_word] = words >> bits * i & (1 << bits) - 1
+    return values[:, :n_values]
 
 
 def _plain(scheme: Scheme, tensors: Tensors, module: str) -> Matrix:

@@ -46,8 +46,12 @@ def quantized(weight: Weight, qtype: str, group: int) -> Weight:
             zeros[rows] = tile.zeros
 
     # Torch's own threads meet after each of the many small steps of a tile, which takes longer than the steps on a busy machine.
-    with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(quantize, range(0, n_out, step)))
+    n_threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(quantize, range(0, n_out, step)))
+    finally:
+        torch.set_num_threads(n_threads)  # what a thread sets is also the default of all that start later
     return Weight(qtype, weight.shape, data, scales, zeros)
 
 

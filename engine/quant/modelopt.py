@@ -1,7 +1,8 @@
 """ModelOpt of NVIDIA: FP8 with a scale for all of a matrix, and NVFP4.
 
 NVFP4: weight uint8 [out, in / 2] of two E2M1, the first in the low nibble; weight_scale E4M3 [out, in / 16], times
-weight_scale_2, one for the matrix. Other than in compressed-tensors both multiply.
+weight_scale_2, one for the matrix. Other than in compressed-tensors both multiply. Some exports describe that
+in hf_quant_config.json alone.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ import hashlib
 import logging
 import math
 import re
-import shutil
 from collections.abc import Mapping
+from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +26,17 @@ from engine.quant.dense import quantized
 from engine.quant.stored import Store, Stored, Wanted
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.config import ModelConfig
+from engine.weights.gguf.split import parts
 from kernels.ops import DENSE, ROW_UNIT, Weight
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""Of what is made of a checkpoint: one more whenever the same scheme makes other weights."""
-DISK_SHARE = 4
-"""As small a part of what is free on the disk is for quantised weights, unless more is asked for."""
-_ENDS = re.compile(r"(model\.embed_tokens|lm_head)\.weight")
-_ROUTERS = re.compile(r".*\.(gate|router|shared_expert_gate|gate_inp)\.weight")
+VERSION = 2
+"""Of what is made of a checkpoint: one more whenever the same scheme makes other weights between two versions of Pagewell."""
+_ENDS = re.compile(r"(model\.embed_tokens(_per_layer)?|lm_head)\.weight")
+_ROUTERS = re.compile(r".*\.(gate|router(\.proj)?|shared_expert_gate|gate_inp)\.weight")
+_MADE_DENSE = re.compile(r".*\.self_attn\.(kv|k|v)_b_proj\.weight")
+"""By what uses them (engine/models/latent.py), so that quantising them would cost memory and values alike."""
 
 
 class Target(NamedTuple):
@@ -52,12 +54,26 @@ SCHEMES: dict[str, Target] = {
 """Values of --quantization that quantise -> what to, with the most values of a scale, 0 for a row. bitsandbytes means its NF4."""
 
 
-def target(scheme: str, name: str, shape: tuple[int, ...]) -> Target | None:
-    """What a tensor of a dense checkpoint becomes; None: it stays as it is."""
-    if len(shape) != 2 or shape[1] % ROW_UNIT or _ROUTERS.fullmatch(name):
+def target(scheme: str, name: str, shape: tuple[int, ...], borrowed: Mapping[str, str] | None = None) -> Target | None:
+    """What a tensor of a dense checkpoint becomes; None: it stays as it is.
+
+    borrowed: ModelConfig.borrowed_weights, of a model that transformers computes.
+    """
+    if len(shape) != 2 or shape[1] % ROW_UNIT or _ROUTERS.fullmatch(name) or _MADE_DENSE.fullmatch(name):
         return None
-    qtype, group = SCHEMES["int8"] if _ENDS.fullmatch(name) else SCHEMES[scheme]
+    if borrowed is not None and borrowed.get(name) not in ("product", "end"):
+        return None
+    is_end = _ENDS.fullmatch(name) if borrowed is None else borrowed[name] == "end"
+    qtype, group = SCHEMES["int8"] if is_end else SCHEMES[scheme]
     return Target(qtype, math.gcd(group, shape[1]) if group else shape[1])
+
+
+def made_of(quantization: str) -> str:
+    """A name for what --quantization makes, the same for those that make the same: "nf4-64"; any other setting is its own."""
+    if quantization not in SCHEMES:
+        return quantization
+    qtype, group = SCHEMES[quantization]
+    return f"{qtype.lower()}-{group}"
 
 
 def weights_bytes(checkpoint: Checkpoint, quantization: str, dtype: torch.dtype) -> int:
@@ -65,12 +81,12 @@ def weights_bytes(checkpoint: Checkpoint, quantization: str, dtype: torch.dtype)
 
     quantization: "auto", "none" or one of SCHEMES. Reads nothing but shapes.
     """
-    total = 0
+    total, borrowed = 0, _borrowed(checkpoint)
     for name in checkpoint.names():
         if name == "lm_head.weight" and checkpoint.config.tie_embeddings:
             continue
         shape = checkpoint.shape(name)
-        made = target(quantization, name, shape) if quantization in SCHEMES else None
+        made = target(quantization, name, shape, borrowed) if quantization in SCHEMES else None
         if made is not None:
             total += weight_bytes(made.qtype, (shape[0], shape[1]), made.group, zeros=made.qtype == "INT4")
         elif len(shape) == 2 and quantization != "none":
@@ -86,6 +102,10 @@ def quantised_already(checkpoint: Checkpoint) -> str:
     return next((name for name in matrices if checkpoint.qtype(name) not in DENSE), "")
 
 
+def _borrowed(checkpoint: Checkpoint) -> Mapping[str, str] | None:
+    return checkpoint.config.borrowed_weights if checkpoint.config.borrowed is not None else None
+
+
 class QuantizedCheckpoint:
     """A dense checkpoint whose matrices are quantised as they are asked for, or come from what an earlier load kept on disk."""
 
@@ -99,16 +119,26 @@ class QuantizedCheckpoint:
             )
         self._checkpoint = checkpoint
         self._scheme = scheme
-        self._targets = {name: target(scheme, name, checkpoint.shape(name)) for name in checkpoint.names()}
-        self._stored: Stored | None = None
-        if store is not None:
-            unused = {"lm_head.weight"} if checkpoint.config.tie_embeddings else set()
-            wanted = {
-                name: Wanted(*made, checkpoint.shape(name))
-                for name, made in self._targets.items()
-                if made is not None and name not in unused
-            }
-            self._stored = store.open(f"{checkpoint.digest[:40]}-{scheme}-{VERSION}", wanted)
+        borrowed = _borrowed(checkpoint)
+        self._targets = {name: target(scheme, name, checkpoint.shape(name), borrowed) for name in checkpoint.names()}
+        self._store = store
+
+    @cached_property
+    def _stored(self) -> Stored | None:
+        """Opened by the first question for a weight, as others may only ask for sizes: it moves files on the disk."""
+        if self._store is None:
+            return None
+        unused = {"lm_head.weight"} if self.config.tie_embeddings else set()
+        wanted = {
+            name: Wanted(*made, self.shape(name))
+            for name, made in self._targets.items()
+            if made is not None and name not in unused
+        }
+        try:
+            return self._store.open(_key(self._checkpoint, self._scheme), wanted)
+        except OSError as error:
+            log.warning("Quantised weights are not kept on disk: %s cannot be used: %s", self._store.folder, error)
+            return None
 
     @property
     def path(self) -> Path:
@@ -132,7 +162,7 @@ class QuantizedCheckpoint:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(f"{self._checkpoint.digest} {self._scheme} {VERSION}".encode()).hexdigest()
+        return hashlib.sha256(f"{self._checkpoint.digest} {made_of(self._scheme)} {VERSION}".encode()).hexdigest()
 
     def names(self) -> tuple[str, ...]:
         return self._checkpoint.names()
@@ -181,20 +211,23 @@ class QuantizedCheckpoint:
             self._checkpoint.give_back(name)
 
 
-def opened(checkpoint: Checkpoint, config: EngineConfig) -> Checkpoint:
+def opened(checkpoint: Checkpoint, config: EngineConfig, *, keeps: bool = False) -> Checkpoint:
     """The checkpoint as config.quantization wants it: itself where that is auto or none.
 
-    Raises ModelLoadError for one that is quantised already. Where nothing can be kept on disk, the log says so.
+    keeps: what is made of it is kept on disk, as config says, and comes from there; without it, nothing on the disk changes.
+    Raises ModelLoadError for one that is quantised already.
     """
     if config.quantization not in SCHEMES:
         return checkpoint
-    store = None
-    if config.weights_disk_folder is not None and config.weights_disk_space != 0:
-        folder = Path(config.weights_disk_folder)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            space = config.weights_disk_space
-            store = Store(folder, shutil.disk_usage(folder).free // DISK_SHARE if space is None else space)
-        except OSError as error:
-            log.warning("Quantised weights are not kept on disk: %s cannot be used: %s", folder, error)
+    is_kept = keeps and config.weights_disk_folder is not None and config.weights_disk_space != 0
+    store = Store(Path(config.weights_disk_folder), config.weights_disk_space) if is_kept else None
     return QuantizedCheckpoint(checkpoint, config.quantization, store)
+
+
+def _key(checkpoint: Checkpoint, scheme: str) -> str:
+    """Changes with the files, for the digest knows samples of their bytes only, and with what makes weights of them."""
+    path = checkpoint.path
+    files = [*path.glob("*.safetensors"), *path.glob("*.json")] if path.is_dir() else parts(path)
+    stamps = sorted((file.name, status.st_size, status.st_mtime_ns) for file in files if (status := file.stat()))
+    made_by = checkpoint.digest, stamps, metadata.version("pagewell"), VERSION
+    return f"{hashlib.sha256(repr(made_by).encode()).hexdigest()[:40]}-{made_of(scheme)}"

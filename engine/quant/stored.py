@@ -2,6 +2,9 @@
 
 The file is written beside its place while a model is filled, and takes it once every weight is in it. Each tensor's CRC-32 is in
 the metadata: one that does not fit is said loudly, and made again. Files that were used longest ago make room for others.
+
+The folder is a person's, who may keep other things there: files of ours are in a subfolder, and only what is named as they are is
+counted or removed. Several processes may use it. Each takes the room of a file before it looks at what all of them have.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ import contextlib
 import json
 import logging
 import os
+import re
+import shutil
 import struct
+import time
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +31,14 @@ from kernels.ops import SCALED, ZEROS, Weight
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".safetensors"
-_PARTIAL = ".partial"
+FOLDER = "quantized-on-load"
+SUFFIX, PARTIAL = ".safetensors", ".partial"
+DISK_SHARE = 4
+"""As small a part of what is free on the disk, or taken by such files, is for them, unless more is asked for."""
+ABANDONED_S = 3600.0
+"""A partial file to which nothing was written for so long is nobody's. Process numbers do not tell: containers have their own."""
+_NAMED = re.compile(rf"[0-9a-f]{{40}}-[a-z0-9]+-\d+{re.escape(SUFFIX)}")
+_HALF_WRITTEN = re.compile(rf"{_NAMED.pattern}\.\d+-\d+-[0-9a-f]{{8}}{re.escape(PARTIAL)}")
 _NAMES = {torch.uint8: "U8", torch.int8: "I8", torch.float8_e4m3fn: "F8_E4M3", torch.float32: "F32", torch.int16: "I16"}
 _ALIGN = 8
 """Of where the data begins, as in any file of this format."""
@@ -52,54 +64,86 @@ class _Part(NamedTuple):
     """From the end of the header."""
 
 
-class Store:
-    """A folder of such files, which together take at most `space` bytes."""
+class _File(NamedTuple):
+    path: Path
+    n_bytes: int
+    used_s: float
+    is_whole: bool
 
-    def __init__(self, folder: Path, space: int) -> None:
-        """Makes the folder, which nobody else may look into. Raises OSError."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.name == "posix":
-            folder.chmod(0o700)
-        self.folder = folder
-        self.space = space
-        for path in folder.glob(f"*{_PARTIAL}"):
-            if not psutil.pid_exists(int(path.name.split(".")[-2])):
-                path.unlink(missing_ok=True)
+
+class Store:
+    """Such files below `folder`, which together take at most `space` bytes; None: a share of what is free there."""
+
+    def __init__(self, folder: Path, space: int | None = None) -> None:
+        """Touches nothing: that is for a model that really loads."""
+        self.folder = folder / FOLDER
+        self._space = space
 
     def open(self, key: str, wanted: Mapping[str, Wanted]) -> Stored | None:
-        """What is kept under the key, or the place where it will be; None, as the log says, where it would not fit."""
+        """What is kept under the key, or the place where it will be; None, as the log says, where it would not fit.
+
+        key: 40 hexadecimal digits, a type and a number, with hyphens. Makes the folder, which nobody else may look into, and
+        keeps to the limit. Raises OSError.
+        """
+        assert _NAMED.fullmatch(f"{key}{SUFFIX}"), key
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path, parts = self.folder / f"{key}{SUFFIX}", _described(wanted)
         size = sum(part.n_bytes for part in parts.values())
-        if path.is_file():
-            with contextlib.suppress(OSError):
-                os.utime(path)  # used now
-        elif size > self.space:
-            log.warning("Each load quantises anew: the weights take %d bytes, and %d may be kept on disk.", size, self.space)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path)  # used now
+        for file in self._look():
+            if not file.is_whole and time.time() - file.used_s > ABANDONED_S:
+                file.path.unlink(missing_ok=True)
+        self.make_room()
+        if size > (space := self.space()):
+            log.warning("Each load quantises anew: the weights take %d bytes, and %d may be kept on disk.", size, space)
             return None
-        else:
-            self._make_room(size)
-        return Stored(path, wanted, parts)
+        return Stored(path, wanted, parts, self.make_room)
 
     def files(self) -> list[Path]:
         """Whole ones, those used longest ago first."""
-        return sorted(self.folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+        return [file.path for file in self._look() if file.is_whole]
 
-    def _make_room(self, size: int) -> None:
-        files = self.files()
-        taken = sum(path.stat().st_size for path in files)
-        for path in files:
-            if taken + size <= self.space:
+    def space(self) -> int:
+        """Bytes that all files may take."""
+        if self._space is not None:
+            return self._space
+        return (shutil.disk_usage(self.folder).free + sum(file.n_bytes for file in self._look() if file.is_whole)) // DISK_SHARE
+
+    def make_room(self) -> bool:
+        """Remove files used longest ago until all, half written ones too, keep to the limit; False where they do not even so."""
+        space, files = self.space(), self._look()
+        taken = sum(file.n_bytes for file in files)
+        for file in files:
+            if taken <= space:
                 break
-            taken -= path.stat().st_size
-            log.info("Removing %s: quantised weights of another model need its room", path)
-            path.unlink(missing_ok=True)
+            if file.is_whole:
+                log.info("Removing %s: quantised weights may take %d bytes on disk", file.path, space)
+                file.path.unlink(missing_ok=True)
+                taken -= file.n_bytes
+        return taken <= space
+
+    def _look(self) -> list[_File]:
+        """What all processes have here, that used longest ago first."""
+        files = []
+        for path in self.folder.iterdir():
+            is_whole = _NAMED.fullmatch(path.name) is not None
+            if is_whole or _HALF_WRITTEN.fullmatch(path.name):
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    files.append(_File(path, status.st_size, status.st_mtime, is_whole))
+        return sorted(files, key=lambda file: file.used_s)
 
 
 class Stored:
     """One such file: read, if it was there, else written."""
 
-    def __init__(self, path: Path, wanted: Mapping[str, Wanted], parts: Mapping[str, _Part]) -> None:
+    def __init__(
+        self, path: Path, wanted: Mapping[str, Wanted], parts: Mapping[str, _Part], make_room: Callable[[], bool]
+    ) -> None:
+        """make_room: called once all of its room is taken; whether the limit is kept."""
         self.path = path
+        self._make_room = make_room
         self._wanted = wanted
         self._parts = parts
         self._sums: dict[str, str] | None = None
@@ -131,6 +175,8 @@ class Stored:
         try:
             if self._writing is None:
                 self._writing = _Writing(self.path, self._parts)
+                if not self._make_room():
+                    raise OSError("others are writing all that --weights-disk-space allows")
             for part in _names(weight.qtype):
                 self._writing.write(f"{name}.{part}", getattr(weight, part))
             if not self._writing.missing:
@@ -181,10 +227,12 @@ class _Writing:
         self._path = path
         self._parts = parts
         self._sums = dict.fromkeys(parts, "0" * 8)
-        self._partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
-        self._file = self._partial.open("wb")
+        writer = f"{os.getpid()}-{psutil.Process().create_time():.0f}-{os.urandom(4).hex()}"
+        self._partial = path.with_name(f"{path.name}.{writer}{PARTIAL}")
+        self._file = self._partial.open("xb")
         weakref.finalize(self, _abandon, self._file, self._partial)
         self._start = len(self._head())
+        self._file.truncate(self._start + sum(part.n_bytes for part in parts.values()))  # others count it from now on
 
     def write(self, name: str, tensor: Tensor) -> None:
         buffer = memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy())

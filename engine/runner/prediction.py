@@ -53,8 +53,21 @@ def weigh(checkpoint: Checkpoint, config: EngineConfig) -> Weighed:
         held = on_load.weights_bytes(checkpoint, "none", _activations(config, device))
     else:
         of_file = packed_bytes(checkpoint) if device.type == "cpu" else on_load.weights_bytes(checkpoint, "auto", torch.float32)
-        held = of_file + widened_bytes(checkpoint)
+        held = of_file + widened_bytes(checkpoint) + _kept_dense(checkpoint, _activations(config, device))
     return Weighed(checkpoint.config, n_params, held, max((making_bytes(checkpoint, name) for name in names), default=0))
+
+
+def _kept_dense(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """What matrices that are transformers' own take in the type of activations, beyond what the file has."""
+    if checkpoint.config.borrowed is None:
+        return 0
+    theirs = [name for name in checkpoint.names() if name not in checkpoint.config.borrowed_weights]
+    matrices = [name for name in theirs if len(checkpoint.shape(name)) == 2]
+    return sum(
+        math.prod(checkpoint.shape(name)) * dtype.itemsize - checkpoint.weight_bytes(name)
+        for name in matrices
+        if name != "lm_head.weight" or not checkpoint.config.tie_embeddings
+    )
 
 
 def predict(

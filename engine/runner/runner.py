@@ -51,7 +51,7 @@ class ModelRunner:
         other models of this process may yet take of the memory that is free. Raises ConfigError for settings that cannot be had
         here, ModelLoadError, KernelMissing.
         """
-        checkpoint = on_load.opened(checkpoint, config)
+        checkpoint = on_load.opened(checkpoint, config, keeps=True)
         self.model_config = model = checkpoint.config
         self.n_params = sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names())
         # Its tokenizer is there already, in what is no longer free.
@@ -131,7 +131,7 @@ class ModelRunner:
             "layout": self.kv.layout,
             "block_size": self.block_size,
             "precision": self.config.kernel_precision,
-            "quantization": self.config.quantization,
+            "quantization": on_load.made_of(self.config.quantization),
             "operators": "reference" if launch.missing is not None else launch.native.level(),
             "pagewell": metadata.version("pagewell"),
             "rope_window": self.max_model_len if dynamic else 0,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
+from engine.quant.base import ZERO_POINTS
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.config import ModelConfig
 from engine.weights.families import EXPERT_NAMES, RENAMED, SPLITS, Split
@@ -67,9 +68,11 @@ class ArrangedCheckpoint:
         self.metadata = stored.metadata
         self._made = made
         self.unused = _unused(stored, made)
-        """Heads that predict several tokens, which nothing uses yet."""
-        if self.unused:
-            log.info("%s: %d tensors of heads that predict several tokens are left out.", self.path, len(self.unused))
+        """Heads that predict several tokens, which nothing uses yet, and keys that layers take from others."""
+        keys = sum(_is_key_of_another(_renamed(name, self.config), self.config) for name in self.unused)
+        for n, what in ((len(self.unused) - keys, "heads that predict several tokens"), (keys, "layers that use others' keys")):
+            if n:
+                log.info("%s: %d tensors of %s are left out.", self.path, n, what)
         self.n_bytes = stored.n_bytes - sum(map(stored.stored_bytes, self.unused))
 
     @property
@@ -140,17 +143,25 @@ class ArrangedCheckpoint:
         """The pieces copied into memory of their own, one after the other; what was read of the file is given back."""
         joined: Weight | None = None
         end, of_stored, weight = 0, "", None
+        of_many = ".experts." in name or len({piece.stored for piece in made.pieces}) > 1
         for piece in made.pieces:
             if piece.stored != of_stored:  # one that is unpacked is so once for all pieces of it
                 of_stored, weight = piece.stored, self.stored.weight(piece.stored)
             part = self._part(piece, weight)
+            if of_many and part.order is not None:
+                raise ModelLoadError(
+                    f"{self.path}: columns of {piece.stored}, a part of {name}, are in an order of their own (GPTQ's desc_act).",
+                    "Take a checkpoint that was quantised without desc_act.",
+                )
             if joined is None:
                 joined = part.map(lambda tensor: tensor.new_empty(made.shape[0], *tensor.shape[1:]))
+            elif joined.zeros is None and part.zeros is not None and joined.qtype == part.qtype:  # formats leave middle ones out
+                joined = replace(joined, zeros=part.zeros.new_full(joined.scales.shape, ZERO_POINTS[joined.qtype]))
             self._check_alike(name, joined, part)
             start, end = end, end + part.shape[0]
             for theirs, ours in ((part.data, joined.data), (part.scales, joined.scales), (part.zeros, joined.zeros)):
                 if ours is not None:
-                    ours[start:end] = theirs
+                    ours[start:end] = ZERO_POINTS[joined.qtype] if theirs is None else theirs
             if len(made.pieces) > 1:
                 self.stored.give_back(piece.stored)
         return joined
@@ -164,14 +175,8 @@ class ArrangedCheckpoint:
         return Weight(weight.qtype, (turned.shape[0], turned.shape[1]), turned)
 
     def _check_alike(self, name: str, first: Weight, other: Weight) -> None:
-        if first.order is not None or other.order is not None:
-            raise ModelLoadError(
-                f"{self.path}: columns of the experts' weights {name} are in an order of their own (GPTQ's desc_act).",
-                "Take a checkpoint that was quantised without desc_act.",
-            )
         alike = first.qtype == other.qtype and first.data.shape[1:] == other.data.shape[1:]
-        for ours, theirs in ((first.scales, other.scales), (first.zeros, other.zeros)):
-            alike &= (ours is None) == (theirs is None) and (ours is None or ours.shape[1:] == theirs.shape[1:])
+        alike = alike and (first.scales is None or first.scales.shape[1:] == other.scales.shape[1:])
         if not alike:
             raise ModelLoadError(
                 f"{self.path}: the parts of {name} are not of one type: {first.qtype} and {other.qtype}.",
@@ -199,15 +204,21 @@ def _unused(stored: Checkpoint, made: dict[str, Arrangement]) -> tuple[str, ...]
 
 
 def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
-    config = stored.config
+    config, n_heads = stored.config, _heads_behind(stored)
     made: dict[str, Arrangement] = {}
     singles: dict[str, dict[int, str]] = {}
     for name in stored.names():
         common = _renamed(name, config) if stored.kind == "safetensors" else name
         layer = _LAYER.fullmatch(common)
+        if layer and int(layer[1]) >= config.n_layers + n_heads:
+            raise ModelLoadError(
+                f"{stored.path}: {name} is of a layer too many: the configuration says {config.n_layers} layers"
+                f"{f' and {n_heads} of heads that predict several tokens' if n_heads else ''}.",
+                "Configuration and weights are of two models, or num_nextn_predict_layers is missing; download the model again.",
+            )
         if common.startswith(("mtp.", "model.mtp_")) or (layer and int(layer[1]) >= config.n_layers):
             continue
-        if (of_layer := _KEYS.fullmatch(common)) and config.kv_source(int(of_layer[1])) != int(of_layer[1]):
+        if _is_key_of_another(common, config):
             continue
         one, whole = _ONE.fullmatch(common), _ALL.fullmatch(common)
         if config.experts is not None and one:
@@ -224,6 +235,23 @@ def _arrange(stored: Checkpoint) -> dict[str, Arrangement]:
     for common, by_expert in singles.items():
         made[common] = _stacked(stored, common, by_expert)
     return made
+
+
+def _heads_behind(stored: Checkpoint) -> int:
+    """Layers behind the last one that are heads which predict several tokens."""
+    values, name = stored.metadata, "num_nextn_predict_layers"
+    if stored.kind == "gguf":
+        name = f"{values.get('general.architecture')}.nextn_predict_layers"
+    elif isinstance(text := values.get("text_config"), dict) and name in text:
+        values = text
+    n = values.get(name)
+    return n if type(n) is int and n > 0 else 0
+
+
+def _is_key_of_another(common: str, config: ModelConfig) -> bool:
+    """Of a layer that reads the keys and values of an earlier one."""
+    layer = _KEYS.fullmatch(common)
+    return bool(layer) and int(layer[1]) < config.n_layers and config.kv_source(int(layer[1])) != int(layer[1])
 
 
 def _renamed(name: str, config: ModelConfig) -> str:
@@ -265,7 +293,7 @@ def _cut(stored: Checkpoint, name: str, split: Split) -> Iterator[tuple[str, Arr
 
 
 def _as_slice(rows: Tensor) -> slice | Tensor:
-    """As a slice where rows follow each other, which needs no copy."""
+    """As a slice where rows follow each other."""
     first = int(rows[0])
     return slice(first, first + len(rows)) if torch.equal(rows, torch.arange(first, first + len(rows))) else rows
 

@@ -179,6 +179,9 @@ class ModelConfig:
     borrowed: Mapping[str, Any] | None = None
     """config.json of a model that transformers' own class computes; of the fields above those of norms, rope and activation say
     nothing then."""
+    borrowed_weights: Mapping[str, str] = field(default_factory=dict)
+    """Of such a model, what becomes of matrices: a "product" or an "end" (embedding, output matrix) of ours takes any type, what
+    is "turned" is made dense. All others are transformers' own, in the type of activations."""
     latent: LatentConfig | None = None
     """None where keys and values are kept as they are."""
     kv_shapes: tuple[KVShape, ...] = ()

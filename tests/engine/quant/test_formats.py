@@ -26,6 +26,9 @@ QTYPES = {
     "own": "INT4", "mixed": None,
 }  # fmt: skip
 """By the beginning of a checkpoint's name, without its tool's."""
+EXACT = EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact", kv_cache_memory=1 << 22)
+TOLERANCE = 1e-4
+"""Of logits, relative to the largest."""
 PROMPTS = [random.Random(n).choices(range(512), k=n) for n in (40, 1, 9)]
 
 
@@ -83,20 +86,20 @@ def test_logits_are_those_of_transformers_with_the_tools_values(name: str) -> No
     values = {key: tensor.float() for key, tensor in base().items()}
     values |= {f"{module}.weight": parts["dense"] for module, parts in expected(name).items()}
     model.load_state_dict(values)
-    exact = EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact", kv_cache_memory=1 << 22)
-    runner = ModelRunner(exact, open_checkpoint(folder))
+    runner = ModelRunner(EXACT, open_checkpoint(folder))
     with torch.no_grad():
         for prompt, ours in zip(PROMPTS, logits_of(runner, PROMPTS, most=7), strict=True):
             theirs = model(torch.tensor([prompt])).logits[0]
-            assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
+            assert (ours - theirs).abs().max() < TOLERANCE * theirs.abs().max()
 
 
 def test_quantising_is_seen_in_the_logits() -> None:
     """Otherwise the comparison above would not notice values that are nearly right."""
+    plain = logits_of(ModelRunner(EXACT, open_checkpoint(models.quantized("tiny-base", of="."))), PROMPTS, most=7)
     for name in ("autoround-gptq-8-64-asym", "transformers-fp8-block"):
-        for module, parts in expected(name).items():
-            dense = base()[f"{module}.weight"].float()
-            assert (parts["dense"] - dense).norm() > 5e-3 * dense.norm()
+        quantised = logits_of(ModelRunner(EXACT, open_checkpoint(models.quantized(name))), PROMPTS, most=7)
+        for ours, dense in zip(quantised, plain, strict=True):
+            assert (ours - dense).abs().max() > 5 * TOLERANCE * dense.abs().max()
 
 
 def test_columns_in_another_order_are_put_back() -> None:

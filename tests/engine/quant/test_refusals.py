@@ -16,6 +16,8 @@ from torch import Tensor
 
 from engine.errors import ModelLoadError
 from engine.weights.loader import open_checkpoint
+from engine.weights.safetensors import SafetensorsCheckpoint
+from kernels.ops import CODES
 from kernels.reference import dequant
 from tests import models
 from tests.engine.quant.checkpoints import expected
@@ -148,6 +150,23 @@ def test_states_of_four_bits_that_do_not_agree(changes: dict[str, object], messa
     refused(changed(tmp_path, NF4, state(**changes)), message)
 
 
+@pytest.mark.parametrize(("n_in", "block"), [(96, 128), (96, 64), (160, 128), (64, 256), (384, 256), (96, 4096), (128, 128)])
+def test_blocks_of_four_bits_run_on_over_the_ends_of_rows(n_in: int, block: int, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randint(0, 16, (7, n_in), generator=generator)
+    absmax = torch.rand(-(-q.numel() // block), generator=generator) + 0.5
+
+    def write(stored: dict[str, Tensor]) -> None:
+        pairs = q.flatten().view(-1, 2)
+        stored[f"{MODULE}.weight"] = (pairs[:, 0] << 4 | pairs[:, 1]).to(torch.uint8).unsqueeze(1)
+        stored[f"{MODULE}.weight.absmax"] = absmax
+        state(shape=[7, n_in], blocksize=block)(stored)
+
+    weight = open_checkpoint(changed(tmp_path, "transformers-nf4", write)).weight(f"{MODULE}.weight")
+    dense = torch.tensor(CODES["NF4"])[q] * absmax.repeat_interleave(block)[: q.numel()].view(7, n_in)
+    assert torch.equal(dequant.dense(weight), dense)
+
+
 def setting(**changes: object) -> Callable[[dict[str, Any]], None]:
     return lambda config: config.update(changes)
 
@@ -252,11 +271,54 @@ def test_zero_points_of_the_second_version_are_as_they_are(tmp_path: Path) -> No
     assert torch.equal(second.data, first.data) and torch.equal(second.zeros + 1, first.zeros)
 
 
-@pytest.mark.parametrize(("name", "largest"), [("autoround-gptq-4-32-asym", 16), ("autoround-gptq-8-64-asym", 256 - 128)])
-def test_the_largest_zero_point_is_one_more_than_the_largest_integer(name: str, largest: int, tmp_path: Path) -> None:
-    """Stored as that, and added to after it was unpacked, so that it does not become zero."""
-    folder = changed(tmp_path, name, put("qzeros", lambda t: torch.full_like(t, -1)))
-    assert (open_checkpoint(folder).weight(f"{MODULE}.weight").zeros == largest).all()
+def packed(values: Tensor, bits: int) -> Tensor:
+    """[rows, n] -> int64 words [rows, n * bits / 32], without gaps, the lowest bits first."""
+    streams = [sum(value << bits * i for i, value in enumerate(row)) for row in values.tolist()]
+    return torch.tensor([[stream >> 32 * i & 0xFFFFFFFF for i in range(values.shape[1] * bits // 32)] for stream in streams])
+
+
+ONES = {2: [0x55555555], 3: [0x24924924, 0x92492492, 0x49249249], 4: [0x11111111], 8: [0x01010101]}
+"""What GPTQModel takes from the words of zero points (gptqmodel/utils/model.py), by bits."""
+OF_GPTQMODEL = {"quantizer": ["gptqmodel:5.0.0"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "meta"),
+    [
+        ("autoround-gptq-2-64-asym", 2, {}),
+        ("autoround-gptq-3-64-sym", 3, OF_GPTQMODEL),
+        ("autoround-gptq-4-32-asym", 4, {}),
+        ("autoround-gptq-4-32-asym", 4, OF_GPTQMODEL),
+        ("autoround-gptq-8-64-asym", 8, OF_GPTQMODEL),
+    ],
+)
+def test_zero_points_of_any_value_are_as_gptqmodel_wrote_them(name: str, bits: int, meta: dict[str, Any], tmp_path: Path) -> None:
+    """One is taken from whole words, so that those of 0 borrow from the next."""
+    drawn: list[Tensor] = []
+
+    def draw(stored: Tensor) -> Tensor:
+        zeros = torch.randint(0, 1 << bits, (len(stored), 256), generator=torch.Generator().manual_seed(1))
+        zeros[:, :3] = torch.tensor([0, 5 % (1 << bits), 0])
+        drawn.append(zeros)
+        ones = ONES[bits] * stored.shape[1]
+        words = packed(zeros, bits) - torch.tensor(ones[: stored.shape[1]]) & 0xFFFFFFFF
+        return (words - (words >> 31 << 32)).int()
+
+    folder = changed(tmp_path, name, put("qzeros", draw), setting(meta=meta))
+    weight = open_checkpoint(folder).weight(f"{MODULE}.weight")
+    moved = 8 - (1 << bits - 1) if bits <= 4 else -(1 << bits - 1)
+    assert torch.equal(weight.zeros.long(), drawn[0].T + moved)
+
+
+def test_three_bits_of_other_tools_lack_one_each(tmp_path: Path) -> None:
+    zeros = torch.arange(256).repeat(8, 1) % 7 + 1
+
+    def write(stored: Tensor) -> Tensor:
+        words = packed(zeros - 1, 3)
+        return (words - (words >> 31 << 32)).int()
+
+    weight = open_checkpoint(changed(tmp_path, "autoround-gptq-3-64-sym", put("qzeros", write))).weight(f"{MODULE}.weight")
+    assert torch.equal(weight.zeros.long(), zeros.T + 4)
 
 
 def test_modules_may_have_bits_and_groups_of_their_own(tmp_path: Path) -> None:
@@ -271,6 +333,36 @@ def test_modules_may_have_bits_and_groups_of_their_own(tmp_path: Path) -> None:
     wide, narrow = (checkpoint.weight(f"model.layers.{i}.mlp.down_proj.weight") for i in range(2))
     assert (wide.qtype, wide.group, narrow.qtype, narrow.group) == ("INT8", 64, "INT4", 128)
     assert torch.allclose(dequant.dense(wide), expected("autoround-gptq-8-64-asym")[MODULE]["dense"], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["autoround-gptq-4-128-sym", "autoround-awq-128-asym"])
+def test_modules_of_auto_round_may_have_groups_of_their_own(name: str, tmp_path: Path) -> None:
+    """In both of its layouts: extra_config names them."""
+
+    def regroup(stored: dict[str, Tensor]) -> None:
+        for part in ("scales", "qzeros"):
+            stored[f"{MODULE}.{part}"] = stored[f"{MODULE}.{part}"].repeat_interleave(2, 0)
+        stored.pop(f"{MODULE}.g_idx", None)
+
+    def configure(config: dict[str, Any]) -> None:
+        layout = "auto_awq" if "awq" in name else "auto_gptq"
+        config.update(quant_method="auto-round", packing_format=f"auto_round:{layout}")
+        config["extra_config"] = {MODULE: {"bits": 4, "group_size": config["group_size"] // 2}}
+
+    checkpoint, before = open_checkpoint(changed(tmp_path, name, regroup, configure)), open_checkpoint(models.quantized(name))
+    other = MODULE.replace("layers.0", "layers.1")
+    for module in (MODULE, other):
+        ours, theirs = (each.weight(f"{module}.weight") for each in (checkpoint, before))
+        assert torch.equal(dequant.dense(ours), dequant.dense(theirs))
+        assert ours.group * (2 if module == MODULE else 1) == theirs.group
+    refused(
+        changed(
+            tmp_path,
+            "autoround-awq-64-sym",
+            settings=setting(quant_method="auto-round", packing_format="auto_round:auto_awq", extra_config=[1]),
+        ),
+        "dynamic is no object",
+    )
 
 
 def test_columns_of_older_llm_compressors(tmp_path: Path) -> None:
@@ -288,6 +380,38 @@ def test_columns_of_older_llm_compressors(tmp_path: Path) -> None:
     weight = open_checkpoint(changed(tmp_path, name, permute)).weight(f"{MODULE}.weight")
     assert weight.order is not None
     assert torch.equal(dequant.dense(weight), expected(name)[MODULE]["dense"][:, order.argsort()])
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6, 7])
+@pytest.mark.parametrize("has_gaps", [True, False])
+def test_bits_that_do_not_divide_a_word_as_older_and_newer_llm_compressors_pack_them(
+    bits: int, has_gaps: bool, tmp_path: Path
+) -> None:
+    """With the rest of each word unused, or without gaps; zero points too."""
+    generator = torch.Generator().manual_seed(bits)
+    q, zeros = (torch.randint(0, 1 << bits, shape, generator=generator) for shape in ((256, 512), (256, 4)))
+
+    def words(values: Tensor) -> Tensor:
+        of_word = 32 // bits
+        if not has_gaps:
+            made = packed(values, bits)
+        else:
+            padded = torch.nn.functional.pad(values, (0, -values.shape[1] % of_word)).unflatten(1, (-1, of_word))
+            made = (padded << torch.arange(of_word) * bits).sum(-1)
+        return (made - (made >> 31 << 32)).int()
+
+    def write(stored: dict[str, Tensor]) -> None:
+        for part in [part for part in stored if "weight_" in part and not part.startswith(f"{MODULE}.")]:
+            del stored[part]  # others are of four bits
+        stored[f"{MODULE}.weight_packed"] = words(q)
+        stored[f"{MODULE}.weight_zero_point"] = words(zeros.T).T
+
+    folder = changed(tmp_path, "llmcompressor-w4a16-asym", write, weights(num_bits=bits))
+    checkpoint = SafetensorsCheckpoint(folder)
+    weight = checkpoint.weight(f"{MODULE}.weight")
+    scales = load_file(folder / "model.safetensors")[f"{MODULE}.weight_scale"].float()
+    points = zeros.repeat_interleave(128, 1)
+    assert torch.equal(dequant.dense(weight), (q - points) * scales.repeat_interleave(128, 1))
 
 
 def test_groups_that_do_not_divide_the_columns_are_cut_smaller(tmp_path: Path) -> None:
@@ -351,3 +475,20 @@ def test_modelopt_fp8(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(changed(tmp_path, name, settings=configure))
     for module, parts in expected(name).items():
         assert torch.equal(dequant.dense(checkpoint.weight(f"{module}.weight")), parts["dense"])
+
+
+def test_modelopt_in_a_file_of_its_own(tmp_path: Path) -> None:
+    name = "llmcompressor-fp8-static"
+    folder = changed(tmp_path, name, settings=lambda config: config.clear())
+    beside = folder / "hf_quant_config.json"
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}))
+    checkpoint = open_checkpoint(folder)
+    for module, parts in expected(name).items():
+        assert torch.equal(dequant.dense(checkpoint.weight(f"{module}.weight")), parts["dense"])
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
+    refused(folder, r"hf_quant_config\.json: quantization: quant_algo is W4A8_AWQ")
+    for damaged, message in (("[", "hf_quant_config"), ('{"quantization": 1}', "expected an object")):
+        beside.write_text(damaged)
+        refused(folder, message)
+    beside.write_text(json.dumps({"quantization": {"quant_algo": None}}))
+    refused(folder, "is of type F8_E4M3, which is not supported")

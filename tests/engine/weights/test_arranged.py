@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import struct
 from pathlib import Path
 
 import gguf
@@ -38,6 +39,11 @@ def edited(folder: Path, **changes: torch.Tensor | None) -> None:
     """None: the tensor is taken out."""
     tensors = load_file(folder / "model.safetensors") | changes
     save_file({name: values for name, values in tensors.items() if values is not None}, folder / "model.safetensors")
+
+
+def described(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_rows_of_all_experts_are_one_matrix(folder: Path) -> None:
@@ -137,6 +143,7 @@ def test_heads_that_predict_several_tokens_are_left_out_and_kept_by_name(folder:
     n_bytes = open_checkpoint(folder).n_bytes
     extra = {"mtp.fc.weight": torch.ones(64, 128), "model.layers.3.enorm.weight": torch.ones(64)}
     edited(folder, **extra)
+    described(folder, num_nextn_predict_layers=1)
     with caplog.at_level(logging.INFO):
         checkpoint = open_checkpoint(folder)
     assert isinstance(checkpoint, ArrangedCheckpoint)
@@ -144,3 +151,27 @@ def test_heads_that_predict_several_tokens_are_left_out_and_kept_by_name(folder:
     assert checkpoint.n_bytes == n_bytes and "2 tensors of heads" in caplog.text
     assert torch.equal(checkpoint.weight("mtp.fc.weight").data, extra["mtp.fc.weight"])
     ModelRunner(EngineConfig(block_size=8, max_model_len=64), checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layer"),
+    [
+        ({"num_hidden_layers": 2}, 2),
+        ({"num_hidden_layers": 1, "num_nextn_predict_layers": 1}, 2),
+        ({"num_hidden_layers": 2, "num_nextn_predict_layers": "1"}, 2),
+    ],
+)
+def test_layers_that_the_configuration_does_not_know_are_refused(changes: dict[str, object], layer: int, folder: Path) -> None:
+    described(folder, **changes)
+    with pytest.raises(ModelLoadError, match=rf"model\.layers\.{layer}\..* the configuration says") as raised:
+        open_checkpoint(folder)
+    assert "num_nextn_predict_layers" in raised.value.hint
+
+
+def test_layers_of_a_gguf_file_that_its_metadata_does_not_know_are_refused(folder: Path) -> None:
+    config = tiny.saved(folder, "qwen3_moe", **SIZES).config
+    to_gguf(folder, config, file := folder / "model.gguf")
+    count = b"qwen3moe.block_count" + struct.pack("<I", 4)
+    file.write_bytes(file.read_bytes().replace(count + struct.pack("<I", 3), count + struct.pack("<I", 2)))
+    with pytest.raises(ModelLoadError, match=r"model\.layers\.2\..* says 2 layers"):
+        open_checkpoint(folder / "model.gguf")
