@@ -73,7 +73,7 @@ def _matrix(tensors: Tensors, module: str, group: int) -> Matrix:
     require(tensors, parts[2], tuple(FLOATS), (n_groups, n_out))
     unit = group_of(tensors, parts[0], "INT4", n_in, stored)
     load = partial(_load, tensors, parts, stored, unit)
-    return Matrix("INT4", (n_out, n_in), unit, parts, load, zeros=True)
+    return Matrix("INT4", (n_out, n_in), unit, parts, load, zeros=True, n_copies=3)
 
 
 def _load(tensors: Tensors, parts: tuple[str, ...], stored: int, group: int) -> Weight:

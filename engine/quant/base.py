@@ -64,6 +64,12 @@ class Matrix:
     """It may have zero points."""
     order: bool = False
     """Its columns may be in another order."""
+    n_copies: int = 0
+    """Bytes for each value that there are at once on the way from the file's layout, at most."""
+
+    @property
+    def unpacking_bytes(self) -> int:
+        return self.n_copies * self.shape[0] * self.shape[1]
 
     @property
     def n_bytes(self) -> int:

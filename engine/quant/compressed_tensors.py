@@ -186,7 +186,8 @@ def _packed(scheme: Scheme, tensors: Tensors, module: str) -> Matrix:
         _load_packed, tensors, (packed, *parts), index if ordered else None, bits, (n_out, n_in), stored, group, has_gaps
     )
     every = (packed, *parts, shape_name, *((index,) if ordered else ()))
-    return Matrix(qtype, (n_out, n_in), group, every, load, zeros=not scheme.symmetric, order=ordered)
+    n_copies = 4 if ordered else 1 if bits == 4 else 3
+    return Matrix(qtype, (n_out, n_in), group, every, load, zeros=not scheme.symmetric, order=ordered, n_copies=n_copies)
 
 
 def _load_packed(

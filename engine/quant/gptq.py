@@ -97,7 +97,8 @@ def _matrix(config: Fields, tensors: Tensors, module: str, bits: int, group: int
     missing = offset, (_OF_GPTQMODEL if by_gptqmodel else _ONES).get(bits)
     load = partial(_load, tensors, parts, bits, stored, unit, missing)
     is_ordered = ordered and config.flag("desc_act", False)
-    return Matrix(qtype, (n_out, n_in), unit, parts, load, zeros=True, order=is_ordered)
+    n_copies = 4 if is_ordered else 2 if bits == 8 else 1 if bits == 4 else 3
+    return Matrix(qtype, (n_out, n_in), unit, parts, load, zeros=True, order=is_ordered, n_copies=n_copies)
 
 
 def _load(
