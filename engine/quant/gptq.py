@@ -84,7 +84,7 @@ def _matrix(config: Fields, tensors: Tensors, module: str, bits: int, group: int
         raise bad(tensors, weight, f"has {n_words} rows, which hold no whole columns of {bits} bits")
     stored = n_in if group == -1 else group
     n_groups = -(-n_in // stored)
-    require(tensors, scales, tuple(FLOATS), (n_groups, n_out))
+    require(tensors, scales, FLOATS, (n_groups, n_out))
     require(tensors, zeros, ("I32",), (n_groups, -(-n_out * bits // 32)))
     parts = (weight, zeros, scales)
     ordered = g_idx in tensors.names()
