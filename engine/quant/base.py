@@ -26,8 +26,8 @@ _TILE_VALUES = 1 << 22
 ZERO_POINTS = {"INT4": 8, "INT8": 0}
 """What zero points are of a Weight that has none."""
 DAMAGED = "The checkpoint is damaged, or of a kind that Pagewell does not know; download it again, or take another one."
-FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
-"""safetensors' names of the types that scales are stored in -> bytes."""
+FLOATS = ("F32", "F16", "BF16")
+"""safetensors' names of the types that scales are stored in."""
 
 
 class Tensors(Protocol):
@@ -64,6 +64,12 @@ class Matrix:
     """It may have zero points."""
     order: bool = False
     """Its columns may be in another order."""
+    n_copies: int = 0
+    """Bytes for each value that there are at once on the way from the file's layout, at most."""
+
+    @property
+    def unpacking_bytes(self) -> int:
+        return self.n_copies * self.shape[0] * self.shape[1]
 
     @property
     def n_bytes(self) -> int:

@@ -90,7 +90,7 @@ def _four_bits(tensors: Tensors, weight: str, kind: str) -> Matrix:
     else:
         require(tensors, absmax, ("F32", "F16", "BF16"), (n_blocks,))
     load = partial(_load_four, tensors, weight, _KINDS[kind], (n_out, n_in), block, group, state if nested else None)
-    return Matrix(_KINDS[kind], (n_out, n_in), group, tuple(parts), load)
+    return Matrix(_KINDS[kind], (n_out, n_in), group, tuple(parts), load, n_copies=2)
 
 
 def _load_four(

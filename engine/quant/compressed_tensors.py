@@ -186,7 +186,8 @@ def _packed(scheme: Scheme, tensors: Tensors, module: str) -> Matrix:
         _load_packed, tensors, (packed, *parts), index if ordered else None, bits, (n_out, n_in), stored, group, has_gaps
     )
     every = (packed, *parts, shape_name, *((index,) if ordered else ()))
-    return Matrix(qtype, (n_out, n_in), group, every, load, zeros=not scheme.symmetric, order=ordered)
+    n_copies = 4 if ordered else 1 if bits == 4 else 3
+    return Matrix(qtype, (n_out, n_in), group, every, load, zeros=not scheme.symmetric, order=ordered, n_copies=n_copies)
 
 
 def _load_packed(
@@ -265,7 +266,7 @@ def _e2m1(scheme: Scheme, tensors: Tensors, module: str) -> Matrix:
     parts = [packed, scale]
     if of_nvidia:
         whole = f"{module}.weight_global_scale"
-        require(tensors, whole, tuple(FLOATS), (), (1,))
+        require(tensors, whole, FLOATS, (), (1,))
         parts.append(whole)
     group = group_of(tensors, packed, "E2M1", n_in, stored)
     load = partial(e2m1_weight, tensors, tuple(parts), torch.div)
@@ -286,9 +287,9 @@ def _scales(scheme: Scheme, tensors: Tensors, name: str, n_out: int, n_in: int) 
     stored = scheme.group if scheme.strategy == "group" else n_in
     n_groups = -(-n_in // stored)
     if scheme.strategy == "tensor":
-        require(tensors, name, tuple(FLOATS), (), (1,), (1, 1))
+        require(tensors, name, FLOATS, (), (1,), (1, 1))
     elif scheme.strategy in ("channel", "group"):
-        require(tensors, name, tuple(FLOATS), (n_out, n_groups))
+        require(tensors, name, FLOATS, (n_out, n_groups))
     else:
         raise scheme.source.bad("strategy", f"is {scheme.strategy} in {scheme.format}", _OTHER)
     return [name], stored, n_groups

@@ -15,6 +15,8 @@ from kernels.reference import dequant
 
 _TILE_VALUES = 1 << 19
 """Values quantised at once: 2 MiB of float32, which with what is made of them stay in a core's cache."""
+WORKING_BYTES = 16 * _TILE_VALUES * 4
+"""At once, of a few threads with a few copies of a tile each."""
 _SHRINKS = (1.0, 0.94, 0.88, 0.82, 0.76)
 """Shares of a group's range that are tried for INT4: values cut off at its ends cost less than wider steps between all others."""
 _LARGEST_FP8 = 448.0

@@ -84,7 +84,7 @@ def _matrix(config: Fields, tensors: Tensors, module: str, bits: int, group: int
         raise bad(tensors, weight, f"has {n_words} rows, which hold no whole columns of {bits} bits")
     stored = n_in if group == -1 else group
     n_groups = -(-n_in // stored)
-    require(tensors, scales, tuple(FLOATS), (n_groups, n_out))
+    require(tensors, scales, FLOATS, (n_groups, n_out))
     require(tensors, zeros, ("I32",), (n_groups, -(-n_out * bits // 32)))
     parts = (weight, zeros, scales)
     ordered = g_idx in tensors.names()
@@ -97,7 +97,8 @@ def _matrix(config: Fields, tensors: Tensors, module: str, bits: int, group: int
     missing = offset, (_OF_GPTQMODEL if by_gptqmodel else _ONES).get(bits)
     load = partial(_load, tensors, parts, bits, stored, unit, missing)
     is_ordered = ordered and config.flag("desc_act", False)
-    return Matrix(qtype, (n_out, n_in), unit, parts, load, zeros=True, order=is_ordered)
+    n_copies = 4 if is_ordered else 2 if bits == 8 else 1 if bits == 4 else 3
+    return Matrix(qtype, (n_out, n_in), unit, parts, load, zeros=True, order=is_ordered, n_copies=n_copies)
 
 
 def _load(

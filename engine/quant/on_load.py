@@ -22,7 +22,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
 from engine.quant.base import weight_bytes
-from engine.quant.dense import quantized
+from engine.quant.dense import WORKING_BYTES, quantized
 from engine.quant.stored import Store, Stored, Wanted
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.config import ModelConfig
@@ -178,6 +178,10 @@ class QuantizedCheckpoint:
         if made is None:
             return self._checkpoint.weight_bytes(name)
         return weight_bytes(made.qtype, (shape[0], shape[1]), made.group, zeros=made.qtype == "INT4")
+
+    def unpacking_bytes(self, name: str) -> int:
+        made = self._targets.get(name)
+        return self._checkpoint.unpacking_bytes(name) if made is None else min(WORKING_BYTES, 4 * 4 * math.prod(self.shape(name)))
 
     def qtype(self, name: str) -> str:
         made = self._targets.get(name)

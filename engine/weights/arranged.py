@@ -97,6 +97,10 @@ class ArrangedCheckpoint:
             for piece in self._of(name).pieces
         )
 
+    def unpacking_bytes(self, name: str) -> int:
+        """Pieces of one stored tensor at a time."""
+        return max(self.stored.unpacking_bytes(piece.stored) for piece in self._of(name).pieces)
+
     def qtype(self, name: str) -> str:
         return self.stored.qtype(self._of(name).pieces[0].stored)
 

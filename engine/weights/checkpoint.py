@@ -46,6 +46,10 @@ class Checkpoint(Protocol):
         """Of what `weight` gives, at most; as much as the file takes where it gives a view on it."""
         ...
 
+    def unpacking_bytes(self, name: str) -> int:
+        """Of what is there while `weight` makes it, beside the file's bytes and the result, at most."""
+        ...
+
     def qtype(self, name: str) -> str:
         """Of what `weight` gives, known without reading it."""
         ...

@@ -7,10 +7,6 @@ import math
 from engine.weights.checkpoint import Checkpoint
 from kernels.cpu import linear
 
-_UNPACKED = ("INT4", "NF4", "FP4")
-_UNPACKING = 3
-"""Integers of a matrix of these types are bytes for a while, in up to so many copies, as they come out of a file's layout."""
-
 
 def packed_bytes(checkpoint: Checkpoint) -> int:
     """Of all tensors, where the native operators pack them: of some types more than the file has, of IQ1 twice as much."""
@@ -26,6 +22,4 @@ def packed_bytes(checkpoint: Checkpoint) -> int:
 
 def making_bytes(checkpoint: Checkpoint, name: str) -> int:
     """What is there of a tensor, beside what becomes of it, while that is made of it, at most."""
-    n_values = math.prod(checkpoint.shape(name))
-    unpacked = _UNPACKING * n_values if checkpoint.kind == "safetensors" and checkpoint.qtype(name) in _UNPACKED else 0
-    return checkpoint.stored_bytes(name) + unpacked
+    return checkpoint.stored_bytes(name) + checkpoint.unpacking_bytes(name)

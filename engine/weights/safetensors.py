@@ -59,6 +59,9 @@ class SafetensorsCheckpoint:
     def weight_bytes(self, name: str) -> int:
         return self._matrices[name].n_bytes if name in self._matrices else self._files.n_bytes(name)
 
+    def unpacking_bytes(self, name: str) -> int:
+        return self._matrices[name].unpacking_bytes if name in self._matrices else 0
+
     def qtype(self, name: str) -> str:
         return self._matrices[name].qtype if name in self._matrices else self._files.dtype(name)
 

@@ -53,6 +53,9 @@ class GGUFCheckpoint:
     def weight_bytes(self, name: str) -> int:
         return self.stored_bytes(name)
 
+    def unpacking_bytes(self, name: str) -> int:
+        return 0
+
     def qtype(self, name: str) -> str:
         return self.files.tensors[self._source(name).gguf_name].qtype
 

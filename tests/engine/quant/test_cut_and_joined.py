@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.config import EngineConfig
 from engine.errors import ModelLoadError
+from engine.quant import on_load
+from engine.quant.dense import WORKING_BYTES
 from engine.weights.arranged import ArrangedCheckpoint, Arrangement, Piece
 from engine.weights.half_split import half_split
+from engine.weights.loader import open_checkpoint
+from engine.weights.packed import making_bytes
 from engine.weights.safetensors import SafetensorsCheckpoint
 from kernels.ops import ZEROS
 from kernels.reference.dequant import dense
@@ -69,3 +74,27 @@ def test_zero_points_that_only_some_parts_have(name: str, which: str, tmp_path: 
     weight = joined.weight("joined")
     assert weight.zeros.dtype == ZEROS[weight.qtype]
     assert torch.equal(dense(weight), torch.cat([dense(part) for part in parts]))
+
+
+@pytest.mark.parametrize(
+    ("name", "n_copies"),
+    [
+        ("autoround-gptq-4-act-order", 4),
+        ("autoround-awq-128-asym", 3),
+        ("autoround-gptq-8-64-asym", 2),
+        ("transformers-nf4", 2),
+        ("transformers-fp8-block", 0),
+        ("tiny-base", 0),
+    ],
+)
+def test_only_one_stored_tensor_is_unpacked_at_a_time(name: str, n_copies: int) -> None:
+    folder = models.quantized("tiny-base", of=".") if name == "tiny-base" else models.quantized(name)
+    joined = arranged(folder, "joined", Piece(K, slice(None)), Piece(Q, slice(None)), Piece(K, slice(None)))
+    assert joined.unpacking_bytes("joined") == joined.stored.unpacking_bytes(Q) == n_copies * 256 * 256
+    assert making_bytes(joined, "joined") == joined.stored_bytes("joined") + n_copies * 256 * 256
+
+
+def test_a_matrix_that_is_quantised_on_load_is_never_whole_in_float32() -> None:
+    made = on_load.opened(open_checkpoint(models.quantized("tiny-base", of=".")), EngineConfig(quantization="int4"))
+    assert 0 < making_bytes(made, Q) - made.stored_bytes(Q) <= WORKING_BYTES
+    assert making_bytes(made, "model.norm.weight") == made.stored_bytes("model.norm.weight")
