@@ -150,6 +150,15 @@ def test_the_text_half_of_a_gemma_that_sees() -> None:
     )
 
 
+def test_a_null_of_a_text_half_is_no_absent_field_but_where_the_half_has_a_default() -> None:
+    def windows(**text: Any) -> set[int]:
+        return set(from_hf({"model_type": "mistral3", "text_config": {**SIZES, "model_type": "mistral", **text}}).windows)
+
+    assert (windows(), windows(sliding_window=None), windows(sliding_window=64)) == ({4096}, {0}, {64})
+    text = {**SIZES, "max_position_embeddings": None, "model_type": None}
+    assert from_hf({"model_type": "qwen2_vl", "text_config": text}).max_position == 32_768
+
+
 @pytest.mark.parametrize("limit", [[0.0, math.inf], [0, math.inf], [0.0, {"__float__": "Infinity"}], [0.0, None], None])
 def test_time_steps_without_a_limit_are_written_in_several_ways(limit: list[Any] | None) -> None:
     assert _config("bamba", time_step_limit=limit) == _config("bamba")
