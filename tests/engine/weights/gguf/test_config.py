@@ -113,6 +113,7 @@ def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
         ({"family": "stablelm", "use_parallel_residual": True}, "use_parallel_residual is true"),
         ({"family": "command-r", "attention__layer_norm_epsilon": 1e-5}, "logit_scale is missing"),
         ({"rope_factors": (1.0,) * 7 + (0.0,)}, "rope_freqs"),
+        ({"family": "deepseek2", "attention__temperature_scale": 0.1}, "attention.temperature_scale is there"),
     ],
 )
 def test_a_wrong_value_is_named(changes: dict[str, Any], message: str) -> None:
