@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,6 +126,31 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class BorrowedFiles:
+    """What transformers' class says of the files that it is filled from. Names are those of files."""
+
+    names: frozenset[str]
+    """Of all that the class has."""
+    embedding: str
+    head: str
+    prefix: str
+    """Of the decoder's part, which files may leave out."""
+    unused: tuple[str, ...]
+    """Patterns of names that files may have for nothing."""
+
+    def placed(self, name: str) -> str | None:
+        """What the class calls a stored tensor; None for one that it has no use for."""
+        first = name.partition(".")[0]
+        if not self._has(first) and self._has(f"{self.prefix}.{first}"):
+            name = f"{self.prefix}.{name}"
+        unused = name not in self.names and any(re.search(pattern, name) for pattern in self.unused)
+        return None if unused else name
+
+    def _has(self, part: str) -> bool:
+        return any(name.startswith(f"{part}.") for name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One decoder-only model. Sizes in values, not bytes."""
 
@@ -174,6 +200,8 @@ class ModelConfig:
     borrowed: Mapping[str, Any] | None = None
     """config.json of a model that transformers' own class computes; of the fields above those of norms, rope and activation say
     nothing then."""
+    borrowed_files: BorrowedFiles | None = None
+    """Of such a model."""
     latent: LatentConfig | None = None
     """None where keys and values are kept as they are."""
     kv_shapes: tuple[KVShape, ...] = ()
