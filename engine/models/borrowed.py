@@ -31,6 +31,7 @@ _NEVER_USED = (r"(^|\.)position_ids$",)
 """Patterns of names that any file may have, besides those of the class."""
 _MOVING = ("dynamic", "longrope")
 """Rope types whose angles depend on what else is computed with a token."""
+_DOWNLOAD = "The configuration is damaged; download the model again."
 _HINT = "Take a GGUF or safetensors model of a family that Pagewell has a file for."
 
 
@@ -168,10 +169,17 @@ def probed(values: Mapping[str, Any], source: str) -> Probed:
         raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT)
     types = getattr(config, "layer_types", None)
 
+    if types and "sliding_attention" in types and not _is_size(getattr(config, "sliding_window", None)):
+        raise ModelLoadError(f"{source}: some layers have a window, and sliding_window is not its size.", _DOWNLOAD)
+
     def with_window(call: Call) -> Call:
         return call._replace(window=config.sliding_window) if types and _SEEN[types[call.layer]] else call
 
     return Probed(config, [with_window(calls[i][0]) for i in range(n_layers)], hidden.shape[-1], vocab_size, files)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _files(model: nn.Module) -> BorrowedFiles:

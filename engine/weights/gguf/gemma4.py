@@ -51,4 +51,4 @@ def _of_layers(fields: Fields, name: str, n_layers: int) -> list[int]:
         return [fields.integer(name)] * n_layers
     if len(value) != n_layers:
         raise fields.bad(name, f"has {len(value)} numbers for {n_layers} layers")
-    return [Fields({name: int(number)}, fields.source).integer(name) for number in value]
+    return [Fields({name: number}, fields.source).integer(name) for number in value]

@@ -113,6 +113,9 @@ def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
         ({"family": "stablelm", "use_parallel_residual": True}, "use_parallel_residual is true"),
         ({"family": "command-r", "attention__layer_norm_epsilon": 1e-5}, "logit_scale is missing"),
         ({"rope_factors": (1.0,) * 7 + (0.0,)}, "rope_freqs"),
+        ({"family": "gpt-oss"}, "ffn_gate_inp.weight, which chooses experts, is missing"),
+        ({"family": "gemma4", "feed_forward_length": ["a"] * 7}, "feed_forward_length is 'a'"),
+        ({"family": "gemma4", "attention__head_count_kv": [2.0] * 7}, "head_count_kv is 2.0"),
         ({"family": "deepseek2", "attention__temperature_scale": 0.1}, "attention.temperature_scale is there"),
     ],
 )
