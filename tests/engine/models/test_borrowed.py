@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from engine.models import transformers_fallback
 from engine.models.borrowed import NAME, _ours, opened
 from engine.runner.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
+from kernels.cpu import launch
 from tests.engine.models import eight_bits, tiny
 from tests.engine.models.test_families import PROMPTS
 from tests.engine.runner.feeding import logits_of
@@ -62,6 +64,31 @@ def test_logits_equal_those_of_transformers_whole_and_in_chunks(name: str, tmp_p
         for got, theirs in zip(logits_of(ours, PROMPTS, most=most), expected, strict=True):
             assert got.dtype == torch.float32
             assert (got - theirs).abs().max() < 1e-4 * theirs.abs().max()
+
+
+WIDE = 4096
+"""Of an MLP: torch cuts what it computes of some dozen tokens among its threads, at places that are no rows' ends."""
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(launch.missing is not None, reason=f"no native operators: {launch.missing}")
+@pytest.mark.parametrize("name", MODELS)
+def test_company_and_chunks_change_no_bit_of_wide_models(name: str, three_threads: None, tmp_path: Path) -> None:
+    family, settings = MODELS[name]
+    wide = {"n_inner": WIDE} if family == "gpt2" else {"intermediate_size": WIDE}
+    activation = {"gpt_neox": {"hidden_act": "silu"}, "gpt2": {"activation_function": "silu"}}.get(family, {})
+    tiny.saved(tmp_path, family, **{**settings, **wide, **activation})
+    ours = runner(tmp_path)
+    assert torch.get_num_threads() == 1  # it would take many tokens until the last bit of one logit shows it
+    whole, cut = (logits_of(ours, PROMPTS, most=most) for most in (64, 7))
+    assert all(map(torch.equal, cut, whole))
 
 
 def _as_published(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
