@@ -3,8 +3,8 @@
 The class's attention is paged_attention over our cache, its matrices and its embedding are Weights of any type; norms, rotary
 angles, activations and whatever else it has are its own, in torch. It knows of one row of tokens with positions, and of no
 sequence, cache or generation. Torch cuts an activation at places that depend on how many tokens there are, and computes the
-numbers at the ends of its pieces in another way than the rest; it is left one thread, so that no row that is made of whole vectors
-has such an end.
+numbers at the ends of its pieces in another way than the rest; it is left one thread, so that no row that is made of whole
+vectors has such an end.
 """
 
 from __future__ import annotations
