@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,11 @@ class RopeConfig:
     rotary_dim: int
     scaling: str = "none"
     params: Mapping[str, Any] = field(default_factory=dict)
+
+
+def mscale(factor: float, weight: float = 1.0) -> float:
+    """By how much yarn makes scores sharper for a window that is `factor` times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
