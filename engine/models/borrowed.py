@@ -5,6 +5,7 @@ Imports transformers only when such a model is opened.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,17 +17,21 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import ModelLoadError
+from engine.weights.config import BorrowedFiles
 
 NAME = "pagewell"
 """Of our function, among transformers' implementations of attention."""
 
-_FOREIGN = ("attn_implementation", "_attn_implementation", "experts_implementation", "dtype", "quantization_config")
-"""Of a configuration: how transformers is to compute, which may name code elsewhere, and how weights are stored. Classes that it
-names are never looked up: the model's type says which one of transformers' own it is."""
+_FOREIGN = re.compile(r"_?(attn|experts)_implementation(_internal)?|dtype|quantization_config")
+"""Of a configuration and its sections: how transformers is to compute, which may name code elsewhere, and how weights are stored.
+Classes that it names are never looked up: the model's type says which one of transformers' own it is."""
 _SEEN = {"full_attention": False, "sliding_attention": True}
 """Layer types, and whether those have the configuration's window."""
+_NEVER_USED = (r"(^|\.)position_ids$",)
+"""Patterns of names that any file may have, besides those of the class."""
 _MOVING = ("dynamic", "longrope")
 """Rope types whose angles depend on what else is computed with a token."""
+_DOWNLOAD = "The configuration is damaged; download the model again."
 _HINT = "Take a GGUF or safetensors model of a family that Pagewell has a file for."
 
 
@@ -101,7 +106,7 @@ def opened(values: Mapping[str, Any], source: str) -> tuple[type[nn.Module], Any
     if model_type not in CONFIG_MAPPING:
         raise bad("neither Pagewell nor transformers knows them")
     try:
-        config = CONFIG_MAPPING[model_type].from_dict({k: v for k, v in values.items() if k not in _FOREIGN})
+        config = CONFIG_MAPPING[model_type].from_dict(_ours(values))
     except Exception as error:  # of many kinds, for classes check their fields in many ways
         raise bad(f"transformers does not take the configuration ({error})") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or getattr(config, "is_encoder_decoder", False):
@@ -117,15 +122,29 @@ def opened(values: Mapping[str, Any], source: str) -> tuple[type[nn.Module], Any
             raise bad(f"angles of the rope type {rope['rope_type']} depend on the length of the longest text of a batch")
     AttentionInterface.register(NAME, _attention)
     config._attn_implementation = NAME
+    config._experts_implementation = "eager"
     return cls, config
 
 
-def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tuple[int, int], dict[str, str]]:
-    """The configuration, each layer's call in order of layers, of tensors without data, (hidden size, vocabulary), and what
-    becomes of matrices (ModelConfig.borrowed_weights).
+def _ours(value: Any) -> Any:
+    """A configuration without what is _FOREIGN, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: _ours(item) for name, item in value.items() if not _FOREIGN.fullmatch(name)}
+    return [_ours(item) for item in value] if isinstance(value, list) else value
 
-    Two tokens go through a model without weights. Raises ModelLoadError, as opened does.
-    """
+
+class Probed(NamedTuple):
+    config: Any
+    """transformers' own."""
+    calls: list[Call]
+    """Of each layer in order, of tensors without data."""
+    hidden_size: int
+    vocab_size: int
+    files: BorrowedFiles
+
+
+def probed(values: Mapping[str, Any], source: str) -> Probed:
+    """Two tokens go through a model without weights. Raises ModelLoadError, as opened does."""
     cls, config = opened(values, source)
     calls: dict[int, list[Call]] = {}
 
@@ -140,7 +159,7 @@ def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tup
             where = torch.arange(2)[None]
             hidden = model.get_decoder()(input_ids=ids, position_ids=where, use_cache=False).last_hidden_state
             vocab_size = model.get_output_embeddings().weight.shape[0]
-            matrices = _matrices(model, is_tied=config.tie_word_embeddings)
+            files = _files(model, is_tied=config.tie_word_embeddings)
     except Exception as error:  # whatever a class of others may raise
         why = f"transformers' class cannot be run on a paged cache ({type(error).__name__}: {error})"
         raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT) from error
@@ -150,15 +169,36 @@ def probed(values: Mapping[str, Any], source: str) -> tuple[Any, list[Call], tup
         raise ModelLoadError(f"{source}: models of type {values['model_type']} are not supported: {why}.", _HINT)
     types = getattr(config, "layer_types", None)
 
+    if types and "sliding_attention" in types and not _is_size(getattr(config, "sliding_window", None)):
+        raise ModelLoadError(f"{source}: some layers have a window, and sliding_window is not its size.", _DOWNLOAD)
+
     def with_window(call: Call) -> Call:
         return call._replace(window=config.sliding_window) if types and _SEEN[types[call.layer]] else call
 
-    return config, [with_window(calls[i][0]) for i in range(n_layers)], (hidden.shape[-1], vocab_size), matrices
+    return Probed(config, [with_window(calls[i][0]) for i in range(n_layers)], hidden.shape[-1], vocab_size, files)
 
 
-def _matrices(model: nn.Module, *, is_tied: bool) -> dict[str, str]:
-    stored, head, embedding = stored_names(model), model.get_output_embeddings(), model.get_input_embeddings()
-    is_ours = ends_are_ours(head, embedding, is_tied=is_tied)
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _files(model: nn.Module, *, is_tied: bool) -> BorrowedFiles:
+    stored = stored_names(model)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    modules = {id(module): name for name, module in model.named_modules()}
+    return BorrowedFiles(
+        names=frozenset(map(stored, model.state_dict())),
+        embedding=stored(f"{modules[id(embedding)]}.weight"),
+        head=stored(f"{modules[id(head)]}.weight"),
+        prefix=model.base_model_prefix,
+        unused=(*sorted(model._keys_to_ignore_on_load_unexpected or ()), *_NEVER_USED),
+        matrices=_matrices(model, stored, is_tied=is_tied),
+    )
+
+
+def _matrices(model: nn.Module, stored: Callable[[str], str], *, is_tied: bool) -> dict[str, str]:
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    is_ours = ends_are_ours(head, is_tied=is_tied)
     kinds = {}
     for name, module in model.named_modules():
         is_end = module is head or module is embedding
@@ -173,9 +213,9 @@ def _matrices(model: nn.Module, *, is_tied: bool) -> dict[str, str]:
     return kinds
 
 
-def ends_are_ours(head: nn.Module, embedding: nn.Module, *, is_tied: bool) -> bool:
-    """Whether embedding and output matrix can be parts of ours, which one that is both can if nothing else is done there."""
-    return not is_tied or (type(head) is nn.Linear and head.bias is None and type(embedding) is nn.Embedding)
+def ends_are_ours(head: nn.Module, *, is_tied: bool) -> bool:
+    """Whether embedding and output matrix can be parts of ours, which one matrix that is both can if the output does nothing else."""
+    return not is_tied or type(head) is nn.Linear
 
 
 def stored_names(model: nn.Module) -> Callable[[str], str]:

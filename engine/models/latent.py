@@ -42,12 +42,12 @@ def widened_bytes(checkpoint: Checkpoint) -> int:
 class InOrder(Vector):
     """A parameter whose numbers are in another order than in the checkpoint."""
 
-    def __init__(self, order: Tensor) -> None:
-        super().__init__(len(order))
+    def __init__(self, n: int, order: Callable[[], Tensor]) -> None:
+        super().__init__(n)
         self._order = order
 
     def fill(self, value: Tensor) -> bool:
-        super().fill(value[self._order.to(value.device)])
+        super().fill(value[self._order().to(value.device)])
         return False
 
 
@@ -58,16 +58,23 @@ class TurnedFirst(Linear):
         """kept: rows of a head that do not turn, and come first in the checkpoint."""
         size = kept + latent.rope_dim
         super().__init__(ops, n_in, n_heads * size, bias=bias)
+        self._heads = n_heads, size, kept
+        self._interleaved = latent.interleaved
+        if bias:
+            self.bias = InOrder(n_heads * size, self._order)
+
+    def _order(self) -> Tensor:
+        """Made when it is used: by then it is known that the file has so many rows."""
+        n_heads, size, kept = self._heads
         turned = torch.arange(kept, size)
-        if latent.interleaved:
+        if self._interleaved:
             turned = torch.cat((turned[::2], turned[1::2]))
         of_head = torch.cat((turned, torch.arange(kept)))
-        self._order = (torch.arange(n_heads)[:, None] * size + of_head).flatten()
-        if bias:
-            self.bias = InOrder(self._order)
+        return (torch.arange(n_heads)[:, None] * size + of_head).flatten()
 
     def fill(self, value: Weight, *, same: Linear | None = None) -> bool:
-        super().fill(value.map(lambda tensor: tensor[self._order.to(tensor.device)]))
+        order = self._order()
+        super().fill(value.map(lambda tensor: tensor[order.to(tensor.device)]))
         return False
 
 

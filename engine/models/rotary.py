@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelLoadError
-from engine.weights.config import RopeConfig
+from engine.weights.config import RopeConfig, mscale
 
 
 class Rotary:
@@ -109,11 +109,6 @@ def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
     kept = 1 - ((torch.arange(dim // 2).float() - low) / (high - low)).clamp(0, 1)
     periods = rope.theta ** (torch.arange(0, dim, 2).float() / dim)
     return 1.0 / (factor * periods) * (1 - kept) + 1.0 / periods * kept, _yarn_attention(rope)
-
-
-def mscale(factor: float, weight: float = 1.0) -> float:
-    """By how much scores grow sharper for a window that is `factor` times as long."""
-    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _yarn_attention(rope: RopeConfig) -> float:

@@ -2,7 +2,9 @@
 
 The class's attention is paged_attention over our cache, its matrices and its embedding are Weights of any type; norms, rotary
 angles, activations and whatever else it has are its own, in torch. It knows of one row of tokens with positions, and of no
-sequence, cache or generation.
+sequence, cache or generation. Torch cuts an activation at places that depend on how many tokens there are, and computes the
+numbers at the ends of its pieces in another way than the rest; it is left one thread, so that no row that is made of whole
+vectors has such an end.
 """
 
 from __future__ import annotations
@@ -82,6 +84,19 @@ class _Value:
         return True
 
 
+class _AndHead:
+    """A Slot for an embedding that stays transformers', whose matrix is that of the output too."""
+
+    def __init__(self, embedding: _Value, head: Linear) -> None:
+        self.shape = embedding.shape
+        self._embedding = embedding
+        self._head = head
+
+    def fill(self, value: Weight) -> bool:
+        keeps = self._head.fill(value)
+        return self._embedding.fill(value) or keeps
+
+
 class _Stub(nn.Module):
     """Stands where the decoder was when only logits are asked for."""
 
@@ -133,18 +148,19 @@ class BorrowedDecoder:
         causal, ops, slots = self._causal, self._ops, {}
         head, embedding = causal.get_output_embeddings(), causal.get_input_embeddings()
         tied = self.config.tie_embeddings
-        whole = ends_are_ours(head, embedding, is_tied=tied)
-        shared = Linear(ops, head.in_features, head.out_features) if tied and whole else None
+        is_ours = ends_are_ours(head, is_tied=tied)
+        shared = Linear(ops, head.in_features, head.out_features, bias=head.bias is not None) if tied and is_ours else None
+        of_embedding = next(name for name, module in causal.named_modules() if module is embedding)
         for name, module in list(causal.named_modules()):
             is_head = module is head
-            if not whole and (is_head or module is embedding):
+            if not is_ours and (is_head or module is embedding):
                 continue
             if type(module) is nn.Linear or type(module).__name__ == "Conv1D":
                 is_turned = type(module) is not nn.Linear
                 n_in, n_out = module.weight.shape if is_turned else module.weight.shape[::-1]
                 part = shared if is_head and shared else Linear(ops, n_in, n_out, bias=module.bias is not None)
                 ours: _Part = _Product(part, module.weight)
-                slots |= {} if part is shared else dict(part.parameters(name))
+                slots |= {own: slot for own, slot in part.parameters(name) if slot is not shared}
                 if is_turned:
                     slots[f"{name}.weight"] = _Turned(part)
             elif type(module) is nn.Embedding:
@@ -155,7 +171,10 @@ class BorrowedDecoder:
                 continue
             parent, _, own = name.rpartition(".")
             setattr(causal.get_submodule(parent), own, ours)
-        return slots | self._dense_parts(slots)
+        dense = self._dense_parts(slots)
+        if shared and type(embedding) is not nn.Embedding:
+            dense[f"{of_embedding}.weight"] = _AndHead(dense[f"{of_embedding}.weight"], shared)
+        return slots | dense
 
     def _dense_parts(self, ours: dict[str, Slot]) -> dict[str, Slot]:
         """What stays transformers'."""

@@ -57,7 +57,7 @@ SCHEMES: dict[str, Target] = {
 def target(scheme: str, name: str, shape: tuple[int, ...], borrowed: Mapping[str, str] | None = None) -> Target | None:
     """What a tensor of a dense checkpoint becomes; None: it stays as it is.
 
-    borrowed: ModelConfig.borrowed_weights, of a model that transformers computes.
+    borrowed: BorrowedFiles.matrices, of a model that transformers computes.
     """
     if len(shape) != 2 or shape[1] % ROW_UNIT or _ROUTERS.fullmatch(name) or _MADE_DENSE.fullmatch(name):
         return None
@@ -103,7 +103,8 @@ def quantised_already(checkpoint: Checkpoint) -> str:
 
 
 def _borrowed(checkpoint: Checkpoint) -> Mapping[str, str] | None:
-    return checkpoint.config.borrowed_weights if checkpoint.config.borrowed is not None else None
+    files = checkpoint.config.borrowed_files
+    return files.matrices if files is not None else None
 
 
 class QuantizedCheckpoint:

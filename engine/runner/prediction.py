@@ -59,14 +59,15 @@ def weigh(checkpoint: Checkpoint, config: EngineConfig) -> Weighed:
 
 def _kept_dense(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     """What matrices that are transformers' own take in the type of activations, beyond what the file has."""
-    if checkpoint.config.borrowed is None:
+    files = checkpoint.config.borrowed_files
+    if files is None:
         return 0
-    theirs = [name for name in checkpoint.names() if name not in checkpoint.config.borrowed_weights]
+    theirs = [name for name in checkpoint.names() if name not in files.matrices]
     matrices = [name for name in theirs if len(checkpoint.shape(name)) == 2]
     return sum(
         math.prod(checkpoint.shape(name)) * dtype.itemsize - checkpoint.weight_bytes(name)
         for name in matrices
-        if name != "lm_head.weight" or not checkpoint.config.tie_embeddings
+        if name != files.head or not checkpoint.config.tie_embeddings
     )
 
 

@@ -90,11 +90,11 @@ class ModelRunner:
         buffers = StepBuffers(self.kv_groups, *sizes, self.device)
         self.eager = EagerStep(self.model, self.kv, buffers)
         self.recorded = None
-        if self.model.uses_torch or not ops.native:
+        if not ops.native:
             threads.compute_with_torch(self)
         else:
             threads.leave_to_native_operators()
-            self.recorded = None if config.enforce_eager else self._recorded(buffers)
+            self.recorded = None if config.enforce_eager or self.model.uses_torch else self._recorded(buffers)
 
     def _storage(self, group: KVGroup) -> Storage:
         model = self.model_config

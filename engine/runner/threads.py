@@ -34,6 +34,8 @@ def compute_with_torch(model: object) -> None:
 
 
 def leave_to_native_operators() -> None:
-    """A model runs on native operators alone: torch's own small calls are quicker without waking other threads."""
+    """A model's products run on native operators: torch's own small calls are quicker without waking other threads, and what they
+    give of a token depends on no others.
+    """
     if not _with_torch:
         torch.set_num_threads(1)

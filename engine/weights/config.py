@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +31,11 @@ class RopeConfig:
     rotary_dim: int
     scaling: str = "none"
     params: Mapping[str, Any] = field(default_factory=dict)
+
+
+def mscale(factor: float, weight: float = 1.0) -> float:
+    """By how much yarn makes scores sharper for a window that is `factor` times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,34 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class BorrowedFiles:
+    """What transformers' class says of the files that it is filled from. Names are those of files."""
+
+    names: frozenset[str]
+    """Of all that the class has."""
+    embedding: str
+    head: str
+    prefix: str
+    """Of the decoder's part, which files may leave out."""
+    unused: tuple[str, ...]
+    """Patterns of names that files may have for nothing."""
+    matrices: Mapping[str, str]
+    """Name -> what becomes of it: a "product" or an "end" (embedding, output matrix) of ours takes any type, what is "turned" is
+    made dense. All others are transformers' own, in the type of activations."""
+
+    def placed(self, name: str) -> str | None:
+        """What the class calls a stored tensor; None for one that it has no use for."""
+        first = name.partition(".")[0]
+        if not self._has(first) and self._has(f"{self.prefix}.{first}"):
+            name = f"{self.prefix}.{name}"
+        unused = name not in self.names and any(re.search(pattern, name) for pattern in self.unused)
+        return None if unused else name
+
+    def _has(self, part: str) -> bool:
+        return any(name.startswith(f"{part}.") for name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One decoder-only model. Sizes in values, not bytes."""
 
@@ -179,9 +214,8 @@ class ModelConfig:
     borrowed: Mapping[str, Any] | None = None
     """config.json of a model that transformers' own class computes; of the fields above those of norms, rope and activation say
     nothing then."""
-    borrowed_weights: Mapping[str, str] = field(default_factory=dict)
-    """Of such a model, what becomes of matrices: a "product" or an "end" (embedding, output matrix) of ours takes any type, what
-    is "turned" is made dense. All others are transformers' own, in the type of activations."""
+    borrowed_files: BorrowedFiles | None = None
+    """Of such a model."""
     latent: LatentConfig | None = None
     """None where keys and values are kept as they are."""
     kv_shapes: tuple[KVShape, ...] = ()

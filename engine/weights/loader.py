@@ -14,6 +14,7 @@ from engine.errors import ModelLoadError
 from engine.weights import pages
 from engine.weights.arranged import arranged
 from engine.weights.checkpoint import Checkpoint
+from engine.weights.config import ModelConfig
 from engine.weights.gguf.checkpoint import GGUFCheckpoint
 from engine.weights.half_split import in_half_split_order
 from engine.weights.safetensors import SafetensorsCheckpoint
@@ -24,7 +25,6 @@ _QTYPES = {dtype: qtype for qtype, dtype in DENSE.items()}
 _READ_AHEAD_BYTES = 64 << 20
 _LARGE_BYTES = 32 << 20
 _TILE_ROWS = 512
-_HEAD = "lm_head.weight"
 _COMPARED_ROWS = 64
 
 
@@ -66,13 +66,19 @@ def _tied_if_alike(checkpoint: SafetensorsCheckpoint) -> SafetensorsCheckpoint:
     """An output matrix in the files that is not the embedding is one of its own, whatever the configuration says: transformers
     takes it so too. Some rows tell.
     """
-    if checkpoint.config.tie_embeddings and _HEAD in checkpoint.names():
-        embedding, head = (checkpoint.weight(name) for name in ("model.embed_tokens.weight", _HEAD))
+    names = _embedding_and_head(checkpoint.config)
+    if checkpoint.config.tie_embeddings and set(names) <= set(checkpoint.names()):
+        embedding, head = map(checkpoint.weight, names)
         rows = torch.linspace(0, embedding.shape[0] - 1, _COMPARED_ROWS).long()
         alike = (embedding.qtype, embedding.shape) == (head.qtype, head.shape)
         if not alike or not torch.equal(*(dequant.dense(w.map(lambda tensor: tensor[rows])) for w in (embedding, head))):
             checkpoint.config = replace(checkpoint.config, tie_embeddings=False)
     return checkpoint
+
+
+def _embedding_and_head(config: ModelConfig) -> tuple[str, str]:
+    files = config.borrowed_files
+    return (files.embedding, files.head) if files else ("model.embed_tokens.weight", "lm_head.weight")
 
 
 def fill(
@@ -122,7 +128,8 @@ def fill(
 def _compare(slots: Mapping[str, Slot], checkpoint: Checkpoint) -> None:
     names = set(checkpoint.names())
     missing = sorted(slots.keys() - names)
-    unused = sorted(names - slots.keys() - ({_HEAD} if checkpoint.config.tie_embeddings else set()))
+    head = _embedding_and_head(checkpoint.config)[1]
+    unused = sorted(names - slots.keys() - ({head} if checkpoint.config.tie_embeddings else set()))
     misshapen = [
         f"{name} {list(checkpoint.shape(name))} instead of {list(slot.shape)}"
         for name, slot in slots.items()

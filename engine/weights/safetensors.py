@@ -32,7 +32,8 @@ class SafetensorsCheckpoint:
         self.path = path
         self.metadata = read_json(path / "config.json")
         self.config = from_hf(self.metadata, str(path / "config.json"))
-        self._files = SafetensorsFiles(path)
+        borrowed = self.config.borrowed_files
+        self._files = SafetensorsFiles(path, borrowed and borrowed.placed)
         found = methods.find(self.metadata, str(path / "config.json"), self._files)
         self._matrices = found.matrices
         parts = {part for matrix in self._matrices.values() for part in matrix.parts}

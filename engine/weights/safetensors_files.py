@@ -7,7 +7,7 @@ memory and checks their headers.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,10 +47,14 @@ class _Stored(NamedTuple):
 
 
 class SafetensorsFiles:
-    """Opening reads the headers only. Raises ModelLoadError for files that are missing, damaged or of unknown types."""
+    """Opening reads the headers only. Raises ModelLoadError for files that are missing, damaged or of unknown types.
 
-    def __init__(self, path: Path) -> None:
+    placed: from a name to the one that layers ask for, or None for a tensor that is to be left alone.
+    """
+
+    def __init__(self, path: Path, placed: Callable[[str], str | None] | None = None) -> None:
         self.path = path
+        self._placed = placed
         self._files: dict[Path, Any] = {}
         self._stored: dict[str, _Stored] = {}
         for file, names in _shards(path).items():
@@ -101,6 +105,8 @@ class SafetensorsFiles:
             if _UNUSED.fullmatch(stored):
                 continue
             name = next((new + stored.removeprefix(old) for old, new in _PREFIXES if stored.startswith(old)), stored)
+            if self._placed is not None and (name := self._placed(name)) is None:
+                continue
             if name in self._stored:
                 raise ModelLoadError(f"{file}: the tensor {name} is there twice.", DOWNLOAD)
             header = opened.get_slice(stored)

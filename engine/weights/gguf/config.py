@@ -57,8 +57,14 @@ def phi3(fields: Fields, file: Described) -> ModelConfig:
 
 
 def olmo2(fields: Fields, file: Described) -> ModelConfig:
-    """Olmo 3 too, which has windows; scaling of its rope is of the layers without."""
+    """Olmo 3 too, which has windows; scaling of its rope is of the layers without. What files call attn_factor is all of the
+    factor of cos and sin, and not, as elsewhere, what that of yarn is multiplied by.
+    """
     config = plain(fields, file, "olmo2")
+    whole, (rope, *_) = fields.number("rope.scaling.attn_factor", None), config.ropes
+    if whole is not None and rope.scaling == "yarn":
+        rope = replace(rope, params={**rope.params, "attention_factor": whole})
+        config = replace(config, ropes=(rope,) * config.n_layers)
     if not fields.get("attention.sliding_window", 0):
         return config
     windows = pattern_windows(fields, config.n_layers, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from engine.errors import ModelLoadError
 from engine.weights.config import ExpertsConfig, ModelConfig, RecurrentConfig
 from engine.weights.fields import Fields
 from engine.weights.gguf.plain import Described, is_array, pattern_windows, plain
@@ -44,7 +45,7 @@ def experts(
     gating = fields.integer("expert_gating_func", 0, low=0)
     if gating not in (0, *_SCORES):
         raise fields.bad("expert_gating_func", f"is {gating}", "Supported: 1 (softmax) and 2 (sigmoid).")
-    shared = file.shapes[f"blk.{layers[0]}.ffn_gate_shexp.weight"][0] if has("ffn_gate_shexp.weight") else 0
+    shared = next((file.shapes[f"blk.{i}.ffn_gate_shexp.weight"][0] for i in layers_with("ffn_gate_shexp.weight")), 0)
     return checked(
         ExpertsConfig(
             n_experts=fields.integer("expert_count"),
@@ -95,6 +96,9 @@ def gpt_oss(fields: Fields, file: Described) -> ModelConfig:
     if rope.scaling == "yarn":
         rope = replace(rope, params={**rope.params, "truncate": False})
     routed = experts(settled(fields), file, config.n_layers, normalised=False)
+    if routed is None:
+        what = "the tensor blk.0.ffn_gate_inp.weight, which chooses experts, is missing"
+        raise ModelLoadError(f"{fields.source}: {what}.", "Download the model again.")
     routed = replace(routed, routing=replace(routed.routing, scores="chosen"), activation="clipped", alpha=1.702, limit=7.0)
     return replace(
         config,
@@ -166,10 +170,10 @@ def lfm2(fields: Fields, file: Described) -> ModelConfig:
 
 
 def granitehybrid(fields: Fields, file: Described) -> ModelConfig:
-    """Attention is turned where converters say so; they do for Bamba and for models without Mamba only."""
+    """Attention is turned unless the file says that it is not, as converters do for models with Mamba other than Bamba."""
     fields = settled(fields)
     config = plain(fields, file, "granitemoehybrid")
-    turned = fields.flag("rope.scaling.finetuned", False)
+    turned = fields.flag("rope.scaling.finetuned", True)
     layers = layers_of(file, config.n_layers, "ssm_out.weight")
     n_heads, n_inner, n_groups = (fields.integer(f"ssm.{name}") for name in ("time_step_rank", "inner_size", "group_count"))
     if n_inner % n_heads or n_heads % n_groups:

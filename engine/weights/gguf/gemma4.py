@@ -27,6 +27,9 @@ def gemma4(fields: Fields, file: Described) -> ModelConfig:
     if is_wide != [source != i for i, source in enumerate(sources)] and any(is_wide):
         raise fields.bad("feed_forward_length", "differs between layers that have keys of their own")
     local_dim = fields.integer("rope.dimension_count_swa", of_window)
+    if local_dim % 2 or local_dim > of_window:
+        what = f"is {local_dim}: such a part of {of_window} dims cannot rotate in pairs"
+        raise fields.bad("rope.dimension_count_swa", what)
     local = RopeConfig(fields.number("rope.freq_base_swa", 10_000.0), local_dim)
     size = fields.integer("embedding_length_per_layer_input", 0, low=0)
     return replace(
@@ -51,4 +54,4 @@ def _of_layers(fields: Fields, name: str, n_layers: int) -> list[int]:
         return [fields.integer(name)] * n_layers
     if len(value) != n_layers:
         raise fields.bad(name, f"has {len(value)} numbers for {n_layers} layers")
-    return [Fields({name: int(number)}, fields.source).integer(name) for number in value]
+    return [Fields({name: number}, fields.source).integer(name) for number in value]

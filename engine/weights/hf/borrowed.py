@@ -10,7 +10,7 @@ def borrowed(fields: Fields) -> ModelConfig:
     """Raises ModelLoadError, which says why, for a class that cannot be run on a paged cache."""
     from engine.models.borrowed import probed  # transformers takes seconds to import, and few need it
 
-    config, calls, (hidden_size, vocab_size), matrices = probed(fields.values, fields.source)
+    config, calls, hidden_size, vocab_size, files = probed(fields.values, fields.source)
     shapes = tuple(KVShape(call.k.shape[1], call.k.shape[2], call.v.shape[2]) for call in calls)
     n_layers, first = len(calls), calls[0]
     return ModelConfig(
@@ -32,5 +32,5 @@ def borrowed(fields: Fields) -> ModelConfig:
         attn_soft_cap=first.soft_cap,
         kv_shapes=shapes,
         borrowed=fields.values,
-        borrowed_weights=matrices,
+        borrowed_files=files,
     )

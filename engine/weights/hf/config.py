@@ -116,6 +116,7 @@ def _text_config(fields: Fields, model_type: str) -> Mapping[str, Any]:
         raise fields.bad("text_config", "is a model with images again, instead of the text half of this one")
     text_type, defaults = TEXT_HALVES[model_type]
     tied = {"tie_word_embeddings": True} if fields.flag("tie_word_embeddings", False) else {}  # the whole model's wins
-    # A null counts as absent where something else stands for it, and else it may say that there is no window.
-    given = {name: value for name, value in text.items() if value is not None or name not in ("model_type", *defaults)}
-    return {"model_type": text_type, **defaults, **given, **tied}
+    usual = {"model_type": text_type, **defaults}
+    # Where the half has a default of its own null means that; elsewhere it may say that there is none, as of a window.
+    given = {name: value for name, value in text.items() if value is not None or name not in usual}
+    return {**usual, **given, **tied}

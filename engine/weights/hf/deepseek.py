@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.models.rotary import mscale
-from engine.weights.config import ExpertsConfig, KVShape, LatentConfig, ModelConfig, RopeConfig
+from engine.weights.config import ExpertsConfig, KVShape, LatentConfig, ModelConfig, RopeConfig, mscale
 from engine.weights.fields import Fields
 from engine.weights.hf.experts import checked
 from engine.weights.hf.plain import biases, plain

@@ -35,7 +35,8 @@ def gemma4(fields: Fields) -> ModelConfig:
         activation=("hidden_activation", "gelu_pytorch_tanh"),
     )
     n_layers = config.n_layers
-    windows = windows_by_type(fields, window_size(fields, 512), [(i + 1) % 6 > 0 and i + 1 < n_layers for i in range(n_layers)])
+    windows = windows_by_type(fields, window_size(fields, 512), [(i + 1) % 6 > 0 for i in range(n_layers)])
+    windows = (*windows[:-1], 0)  # whatever is listed, as in transformers
     shapes = _shapes(fields, config, windows)
     values_are_keys = fields.flag("attention_k_eq_v", False)
     return replace(

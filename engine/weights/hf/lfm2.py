@@ -46,6 +46,8 @@ def _plain(fields: Fields, older: dict[str, int | None]) -> ModelConfig:
         values["tie_word_embeddings"] = tied
     config = plain(Fields(values, fields.source), "lfm2", n_kv_heads=8, tie=True, theta=1_000_000.0)
     full = fields.get("full_attn_idxs", None)
+    if full is not None and not isinstance(full, list):
+        raise fields.bad("full_attn_idxs", "is not a list of layers")
     usual = ["full_attention" if full is None or i in full else "conv" for i in range(config.n_layers)]
     types = layer_types(fields, usual, ("conv", "full_attention"))
     layers = tuple(i for i, kind in enumerate(types) if kind == "conv")
@@ -67,7 +69,7 @@ def _adjusted(fields: Fields, size: int) -> int:
     """The width of the MLP, of which two thirds are meant, rounded up to whole blocks."""
     multiple = fields.integer("block_multiple_of", 256)
     size = int(2 * size / 3)
-    if fields.get("block_ffn_dim_multiplier", 1.0) is None:
+    if fields.values.get("block_ffn_dim_multiplier", 1.0) is None:
         return size
     size = int(fields.number("block_ffn_dim_multiplier", 1.0) * size)
     return -(-size // multiple) * multiple

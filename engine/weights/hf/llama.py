@@ -9,8 +9,11 @@ from engine.weights.fields import Fields
 from engine.weights.hf.plain import biases, plain
 from engine.weights.hf.windows import window_size, windows_by_type
 
-QWEN2_VL_TEXT = {"max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "max_window_layers": 80}
-QWEN3_VL_TEXT = {"max_position_embeddings": 128_000, "rope_theta": 500_000.0}
+QWEN2_VL_TEXT = {
+    **{"max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "max_window_layers": 80},
+    **{"num_key_value_heads": 8, "rope_theta": 1_000_000.0},
+}
+QWEN3_VL_TEXT = {"max_position_embeddings": 128_000, "num_key_value_heads": 32, "rope_theta": 500_000.0}
 """What the text halves have otherwise than qwen2 and qwen3, where their configurations are silent."""
 
 

@@ -25,7 +25,7 @@ def mixtral(fields: Fields) -> ModelConfig:
 
 
 def qwen2_moe(fields: Fields) -> ModelConfig:
-    config = plain(fields, "qwen2_moe")
+    config = plain(fields, "qwen2_moe", n_kv_heads=16)
     window = window_size(fields) if fields.flag("use_sliding_window", False) else 0
     first = fields.integer("max_window_layers", 28, low=0)
     slides = [window > 0 and i % 2 == 0 and i < first for i in range(config.n_layers)]
@@ -67,7 +67,15 @@ def qwen3_vl_moe(fields: Fields) -> ModelConfig:
     return replace(config, head_norms=True, experts=experts, **biases(fields))
 
 
+_GPT_OSS_ROPE = {
+    **{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+}
+
+
 def gpt_oss(fields: Fields) -> ModelConfig:
+    if not (fields.get("rope_parameters", None) or fields.get("rope_scaling", None)):
+        fields = Fields({**fields.values, "rope_parameters": _GPT_OSS_ROPE}, fields.source)
     config = plain(fields, "gpt_oss", n_kv_heads=8, head_dim=64, rms_eps=1e-5, theta=150_000.0)
     slides = [i % 2 == 0 for i in range(config.n_layers)]
     biased = fields.flag("attention_bias", True)

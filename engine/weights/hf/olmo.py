@@ -39,6 +39,8 @@ def exaone4(fields: Fields) -> ModelConfig:
         return config
     period = fields.get("sliding_window_pattern", 4)
     if isinstance(period, str):
+        if not period:
+            raise fields.bad("sliding_window_pattern", "is empty, expected a letter for each layer of a period")
         slides = [period[i % len(period)] == "L" for i in range(config.n_layers)]
     else:
         period = fields.integer("sliding_window_pattern", 4)

@@ -23,6 +23,9 @@ _SCALINGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 """Rope types: the numbers they need, and the ones they may have."""
 
+_NONE_IF_0 = ("mscale", "mscale_all_dim")
+"""Numbers of which 0 says that there is none, as in transformers."""
+
 
 def rope_section(fields: Fields) -> Fields:
     """Where a model with one rope for all layers describes it."""
@@ -47,7 +50,7 @@ def read_rope(
         raise parameters.bad("partial_rotary_factor", f"is {partial}: {rotary_dim} of {head_dim} dims cannot rotate in pairs")
     needed, optional = _SCALINGS[scaling]
     params: dict[str, Any] = {name: parameters.number(name) for name in needed}
-    params |= {name: parameters.number(name, default) for name, default in optional.items()}
+    params |= {name: parameters.number(name, default, positive=name not in _NONE_IF_0) for name, default in optional.items()}
     if scaling in ("llama3", "yarn", "longrope"):
         original = fields.integer("original_max_position_embeddings", max_position)
         params["original_max_position_embeddings"] = parameters.integer("original_max_position_embeddings", original, low=2)

@@ -79,6 +79,12 @@ def _windows(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
 
 
+def _olmo3(writer: gguf.GGUFWriter, config: Any) -> None:
+    _windows(writer, config)
+    if factor := config.rope_parameters["full_attention"].get("attention_factor"):
+        writer.add_rope_scaling_attn_factors(factor)
+
+
 def _gemma2(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
     writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -129,7 +135,7 @@ _OF_FAMILY: dict[str, Callable[[gguf.GGUFWriter, Any], None]] = {
     "gemma3_text": _gemma3,
     "ministral3": _ministral3,
     "phi3": _phi3,
-    "olmo3": _windows,
+    "olmo3": _olmo3,
     "exaone4": _windows,
     "granite": _granite,
     "cohere": _cohere,

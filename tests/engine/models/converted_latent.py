@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,26 @@ from torch import Tensor
 from tests.engine.models.converted import _describe
 from tests.engine.models.converted_sparse import _merged
 
-ARCHITECTURES = {"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma4_text": "gemma4"}
+_BY_SIGMOID = ("deepseek_v3", "glm4_moe_lite")
+ARCHITECTURES = {
+    **dict.fromkeys(("deepseek_v2", *_BY_SIGMOID, "youtu"), "deepseek2"),
+    "gemma4_text": "gemma4",
+}
 """By model_type."""
 
 
 def to_gguf(
-    folder: Path, config: Any, path: Path, *, in_two: bool = True, qtype: gguf.GGMLQuantizationType | None = None
+    folder: Path,
+    config: Any,
+    path: Path,
+    *,
+    in_two: bool = True,
+    qtype: gguf.GGMLQuantizationType | None = None,
+    silent: Collection[str] = (),
 ) -> None:
-    """folder: as tiny.saved has written it. in_two: as newer files have kv_b_proj, and sizes of heads. qtype: of matrices."""
+    """folder: as tiny.saved has written it. in_two: as newer files have kv_b_proj, and sizes of heads. qtype: of matrices.
+    silent: keys that the file does not have.
+    """
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
     known = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -42,6 +54,8 @@ def to_gguf(
         dim = config.per_layer_config["full_attention"].head_dim
         n_turned = int(0.25 * dim / 2)
         writer.add_tensor("rope_freqs.weight", torch.tensor([1.0] * n_turned + [1e30] * (dim // 2 - n_turned)).numpy())
+    for key in silent:
+        del writer.kv_data[0][f"{architecture}.{key}"]
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -70,14 +84,16 @@ def _describe_deepseek(writer: gguf.GGUFWriter, config: Any, in_two: bool) -> No
         writer.add_q_lora_rank(config.q_lora_rank)
     if config.rope_parameters["rope_type"] == "yarn":
         writer.add_rope_scaling_yarn_log_mul(0.1 * config.rope_parameters["mscale_all_dim"])
+    if not hasattr(config, "n_routed_experts"):
+        return
     writer.add_leading_dense_block_count(config.first_k_dense_replace)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_used_count(config.num_experts_per_tok or 6)
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
-    writer.add_expert_weights_norm(config.model_type == "deepseek_v3" and config.norm_topk_prob)
-    is_sigmoid = config.model_type == "deepseek_v3"
+    is_sigmoid = config.model_type in _BY_SIGMOID
+    writer.add_expert_weights_norm(is_sigmoid and config.norm_topk_prob)
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if is_sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
     if config.n_group and (is_sigmoid or config.topk_method != "greedy"):
         writer.add_expert_group_count(config.n_group)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -35,10 +35,17 @@ Named = tuple[str, Tensor]
 
 
 def to_gguf(
-    folder: Path, config: Any, path: Path, *, quantised: Mapping[str, str] = MappingProxyType({}), fused: bool = False
+    folder: Path,
+    config: Any,
+    path: Path,
+    *,
+    quantised: Mapping[str, str] = MappingProxyType({}),
+    fused: bool = False,
+    silent: Collection[str] = (),
 ) -> None:
     """folder: as tiny.saved has written it, config: of the model. quantised: names within a layer -> their types.
-    fused: gate and up of all experts are one tensor."""
+    fused: gate and up of all experts are one tensor. silent: keys that the file does not have.
+    """
     config = SimpleNamespace(**config.to_dict())
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -53,6 +60,8 @@ def to_gguf(
         data, kind = values.float().contiguous().numpy(), quantised.get(gguf_name.split(".")[2] if ".layers." in name else "")
         of_type = gguf.GGMLQuantizationType[kind or "F32"]
         writer.add_tensor(gguf_name, gguf.quantize(data, of_type) if kind else data, raw_dtype=of_type)
+    for key in silent:
+        del writer.kv_data[0][f"{architecture}.{key}"]
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -111,7 +120,7 @@ def _describe_all(writer: gguf.GGUFWriter, config: Any, width: int) -> None:
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-        writer.add_rope_scaling_finetuned(False)
+        writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
         writer.add_ssm_conv_kernel(config.mamba_d_conv)
         writer.add_ssm_state_size(config.mamba_d_state)
         writer.add_ssm_group_count(config.mamba_n_groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,11 +28,19 @@ NOT_IN_GGUF = {
     "smollm3, listed layers, windows": "files do not list layers",
     "starcoder2": "files have no window",
 }
+
+
+def _with_attention_factor(settings: dict[str, Any]) -> dict[str, Any]:
+    rope = settings["rope_parameters"]
+    return {**settings, "rope_parameters": {**rope, "full_attention": {**rope["full_attention"], "attention_factor": 1.7}}}
+
+
 CASES = {
     **{name: model for name, model in MODELS.items() if model[0] in ARCHITECTURES and name not in NOT_IN_GGUF},
     "gemma2": ("gemma2", {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 9, "attn_logit_softcapping": 5.0}),
     "gemma3": ("gemma3_text", {"head_dim": 32, "num_hidden_layers": 7, "sliding_window": 9, "query_pre_attn_scalar": 32}),
     "starcoder2": ("starcoder2", {}),
+    "olmo3, a factor of attention": ("olmo3", _with_attention_factor(MODELS["olmo3"][1])),
 }
 
 

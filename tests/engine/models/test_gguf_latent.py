@@ -31,6 +31,12 @@ CASES = {
     "deepseek v2, yarn": ("deepseek_v2", ONE_SCALE),
     "deepseek v3, yarn": ("deepseek_v3", ONE_SCALE),
 }
+SILENT = {
+    "deepseek v2, experts": ("expert_gating_func", "expert_weights_norm", "expert_shared_count"),
+    "deepseek v3, experts": ("expert_gating_func", "expert_shared_count"),
+    "glm4_moe_lite": ("expert_gating_func", "leading_dense_block_count"),
+}
+"""Case -> keys that older files do not have."""
 
 
 @pytest.mark.parametrize(
@@ -46,6 +52,19 @@ def test_logits_of_a_gguf_file_equal_those_of_the_folder(name: str, in_two: bool
     )
     for ours, theirs in zip(of_file, of_folder, strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-5 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_a_file_does_not_say_is_what_its_tensors_tell(name: str, tmp_path: Path) -> None:
+    family, settings = CASES[name]
+    model = tiny.saved(tmp_path / "folder", family, **settings)
+    for file, silent in (("whole", ()), ("silent", SILENT[name])):
+        to_gguf(tmp_path / "folder", model.config, tmp_path / f"{file}.gguf", silent=silent)
+    assert open_checkpoint(tmp_path / "silent.gguf").config == open_checkpoint(tmp_path / "whole.gguf").config
+
+
+def test_every_model_type_is_tried() -> None:
+    assert {family for family, _ in CASES.values()} == set(ARCHITECTURES)
 
 
 def test_quantised_matrices_are_used_as_they_are_but_for_those_of_heads_which_memory_counts(tmp_path: Path) -> None:

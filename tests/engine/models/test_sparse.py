@@ -54,7 +54,6 @@ NOT_IN_GGUF = {
     "qwen2_moe, some layers, normalised": "qwen2moe files do not say that gains are normalised",
     "qwen3_moe, every other layer": "qwen3moe files do not say that gains are not normalised",
     "lfm2_moe, scaled, without a bias": "lfm2moe files have no factor",
-    "granitemoehybrid, no experts, turned": "converters turn no attention of models with Mamba",
     "llama4": "chunks of llama4 files are of 8192 tokens",
     "llama4, two experts of a token, neither norms nor growth": "chunks of llama4 files are of 8192 tokens",
     "llama4 without experts, all seen": "llama4 files do not say that all layers are turned",
@@ -99,6 +98,25 @@ def test_gate_and_up_of_all_experts_may_be_one_tensor_of_a_gguf_file(name: str, 
     for name in (name for name in apart.names() if ".experts." in name):
         assert torch.equal(apart.weight(name).data, together.weight(name).data)
     assert set(apart.names()) == set(together.names())
+
+
+SILENT = {
+    "glm4_moe": ("expert_gating_func", "leading_dense_block_count", "expert_shared_count", "attention.value_length"),
+    "lfm2_moe": ("expert_gating_func", "leading_dense_block_count"),
+    "granitemoehybrid, no experts, turned": ("rope.scaling.finetuned",),
+    "gpt_oss": ("attention.value_length",),
+    "mixtral": ("attention.key_length", "attention.value_length", "rope.dimension_count"),
+}
+"""Case -> keys that some files do not have."""
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_a_file_does_not_say_is_what_its_tensors_or_all_models_of_the_kind_have(name: str, tmp_path: Path) -> None:
+    family, settings = IN_GGUF[name]
+    config = tiny.saved(tmp_path / "folder", family, **settings).config
+    for file, silent in (("whole", ()), ("silent", SILENT[name])):
+        to_gguf(tmp_path / "folder", config, tmp_path / f"{file}.gguf", silent=silent)
+    assert open_checkpoint(tmp_path / "silent.gguf").config == open_checkpoint(tmp_path / "whole.gguf").config
 
 
 def test_every_architecture_is_tried() -> None:

@@ -93,9 +93,17 @@ def _saved(path: Path, name: str) -> transformers.PreTrainedModel:
 
 
 def _check(path: Path, expected: list[torch.Tensor]) -> None:
-    runner = ModelRunner(EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact"), open_checkpoint(path))
+    checkpoint, theirs = open_checkpoint(path), transformers.AutoConfig.from_pretrained(path).get_text_config()
+    assert checkpoint.config.windows == _windows(theirs)  # the prompts here are shorter than what is usual
+    runner = ModelRunner(EngineConfig(block_size=8, max_model_len=64, kernel_precision="exact"), checkpoint)
     for ours, theirs in zip(logits_of(runner, PROMPTS, most=64), expected, strict=True):
         assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
+
+
+def _windows(text: transformers.PreTrainedConfig) -> tuple[int, ...]:
+    window, n_layers = getattr(text, "sliding_window", None) or 0, text.num_hidden_layers
+    slides = [kind == "sliding_attention" for kind in getattr(text, "layer_types", None) or ["sliding_attention"] * n_layers]
+    return tuple(window if slide else 0 for slide in slides)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -83,6 +83,6 @@ def test_of_models_that_transformers_computes_only_what_products_of_ours_use(nam
     assert "INT4" in ours if family != "gpt2" else "BF16" in types["_Turned"]
     assert all(kinds == {"BF16"} for kind, kinds in types.items() if kind in ("_Turned", "_Value"))
     assert types.get("Embedding", {"INT8"}) == {"INT8"}
-    ends = {name for name, kind in checkpoint.config.borrowed_weights.items() if kind == "end"} & set(checkpoint.names())
+    ends = {name for name, kind in checkpoint.config.borrowed_files.matrices.items() if kind == "end"} & set(checkpoint.names())
     assert all(made.qtype(end) == "INT8" for end in ends)
     assert held == pytest.approx(weigh(made, INT4).held_bytes, rel=0.06)  # operators pad the last rows of so small matrices

@@ -18,7 +18,7 @@ from tests.engine.weights.fuzz.trial import RAN, attempt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="address space and guard pages are Linux's")
 
-N_TRIALS = 5040
+N_TRIALS = 5070
 ROOT = Path(__file__).parents[3]
 
 

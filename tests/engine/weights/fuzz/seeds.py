@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tests.engine.models import tiny
+from tests.engine.models import converted_latent, converted_sparse, eight_bits, sparse, test_families, tiny
+from tests.engine.weights.fuzz import gguf_tree
 from tests.engine.weights.gguf_writer import Parts, entry, tensor_info, typed
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -33,6 +34,7 @@ _TYPES = {
 _ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("o", "r")]
 CONTROLS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+_SIZES = {"vocab_size": 272, "max_position_embeddings": 128}
 
 
 def _vocabulary() -> list[str]:
@@ -166,6 +168,35 @@ def gemma3_gguf(folder: Path) -> Path:
     return _gguf(folder / "gemma3.gguf", "gemma3", 64, _bpe(), 265, qtypes, more)
 
 
+def _converted(folder: Path, name: str, family: str, to_gguf: Callable[..., None], settings: dict[str, object]) -> Path:
+    """What a converter makes of a tiny model, with a tokenizer."""
+    config = tiny.saved(folder / f"of-{name}", family, **_SIZES, **settings).config
+    file = folder / f"{name}.gguf"
+    to_gguf(folder / f"of-{name}", config, file)
+    tree = gguf_tree.read(file.read_bytes())
+    tree.entries += gguf_tree.read(Parts(entries=_bpe()).bytes()).entries
+    file.write_bytes(gguf_tree.write(tree)[0])
+    return file
+
+
+def gpt_oss_gguf(folder: Path) -> Path:
+    return _converted(folder, "gpt_oss", "gpt_oss", converted_sparse.to_gguf, sparse.MODELS["gpt_oss"][1])
+
+
+def lfm2_gguf(folder: Path) -> Path:
+    return _converted(folder, "lfm2", "lfm2_moe", converted_sparse.to_gguf, sparse.MODELS["lfm2_moe"][1])
+
+
+def deepseek_gguf(folder: Path) -> Path:
+    settings = {**test_families.LATENT, **test_families.EXPERTS, "q_lora_rank": 24}
+    return _converted(folder, "deepseek", "deepseek_v3", converted_latent.to_gguf, settings)
+
+
+def gemma4_gguf(folder: Path) -> Path:
+    family, settings = test_families.MODELS["gemma4, an embedding for each layer, shared keys"]
+    return _converted(folder, "gemma4", family, converted_latent.to_gguf, settings)
+
+
 def _tokenizer_files(folder: Path) -> None:
     ids = {token: i for i, token in enumerate(_vocabulary())}
     core = Tokenizer(models.BPE(vocab=ids, merges=MERGES))
@@ -180,7 +211,7 @@ def _tokenizer_files(folder: Path) -> None:
 
 def _folder(folder: Path, family: str, *, shard: str = "1GB", **settings: object) -> Path:
     path = folder / family
-    model = tiny.saved(path, family, **{"vocab_size": 272, "max_position_embeddings": 128, **settings})
+    model = tiny.saved(path, family, **{**_SIZES, **settings})
     if shard != "1GB":
         (path / "model.safetensors").unlink()
         model.save_pretrained(path, max_shard_size=shard)
@@ -203,12 +234,36 @@ def qwen3_5_folder(folder: Path) -> Path:
     return _folder(folder, "qwen3_5_text", head_dim=32, num_hidden_layers=4, **sizes)
 
 
+def lfm2_folder(folder: Path) -> Path:
+    return _folder(folder, "lfm2", **sparse.MODELS["lfm2"][1], full_attn_idxs=[1, 4], block_ffn_dim_multiplier=1.0)
+
+
+def exaone4_folder(folder: Path) -> Path:
+    path = _folder(folder, "exaone4", sliding_window=24, sliding_window_pattern=3)
+    values = json.loads((path / "config.json").read_text("utf-8"))
+    (path / "config.json").write_text(json.dumps(values | {"sliding_window_pattern": "LLG"}), "utf-8")  # as published
+    return path
+
+
+def fp8_folder(folder: Path) -> Path:
+    eight_bits.saved(path := folder / "fp8", "qwen3", head_dim=32, **_SIZES)
+    _tokenizer_files(path)
+    return path
+
+
 SEEDS: dict[str, Callable[[Path], Path]] = {
     "llama-gguf": llama_gguf,
     "qwen2-gguf": qwen2_gguf,
     "gemma3-gguf": gemma3_gguf,
+    "gpt_oss-gguf": gpt_oss_gguf,
+    "lfm2-gguf": lfm2_gguf,
+    "deepseek-gguf": deepseek_gguf,
+    "gemma4-gguf": gemma4_gguf,
     "llama-folder": llama_folder,
     "gemma3-folder": gemma3_folder,
     "qwen3_5-folder": qwen3_5_folder,
+    "lfm2-folder": lfm2_folder,
+    "exaone4-folder": exaone4_folder,
+    "fp8-folder": fp8_folder,
 }
 """Name -> makes the file or folder in the folder it is given."""

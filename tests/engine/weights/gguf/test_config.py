@@ -140,6 +140,14 @@ def test_gemma_27b_divides_by_hidden_size_per_head() -> None:
         ({"family": "llama4", "attention__sliding_window": 0}, "sliding_window is 0, but .* 8192"),
         ({"family": "llama4", "shapes": ROUTED, **LLAMA4, "rope__freq_base_swa": 1e4}, "freq_base_swa differs"),
         ({"family": "llama4", "shapes": ROUTED, **LLAMA4, "rope__scaling__type": "yarn"}, "scaling.type is yarn"),
+        ({"family": "gpt-oss"}, "ffn_gate_inp.weight, which chooses experts, is missing"),
+        ({"family": "gemma4", "feed_forward_length": ["a"] * 7}, "feed_forward_length is 'a'"),
+        ({"family": "gemma4", "attention__head_count_kv": [2.0] * 7}, "head_count_kv is 2.0"),
+        (
+            {"family": "gemma4", "attention__sliding_window": 9, "rope__dimension_count_swa": 60},
+            "rope.dimension_count_swa is 60: such a part of 16 dims cannot rotate",
+        ),
+        ({"family": "deepseek2", "attention__temperature_scale": 0.1}, "attention.temperature_scale is there"),
     ],
 )
 def test_a_wrong_value_is_named(changes: dict[str, Any], message: str) -> None:

@@ -10,8 +10,9 @@ import pytest
 from transformers import AutoConfig
 
 from engine.errors import ModelLoadError
+from engine.models.rotary import inverse_frequencies
 from engine.weights.config import ModelConfig
-from engine.weights.hf.config import from_hf
+from engine.weights.hf.config import READERS, TEXT_HALVES, from_hf
 
 SIZES = {
     "vocab_size": 100,
@@ -30,6 +31,9 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 1024,
 }
+
+NOT_IN_TRANSFORMERS = {"kimi_k2"}
+"""Model types that are known to Pagewell only."""
 
 
 def _config(model_type: str = "llama", **settings: Any) -> ModelConfig:
@@ -70,19 +74,13 @@ def test_a_saved_configuration_means_the_same(model_type: str, settings: dict[st
     assert config.attn_soft_cap == (getattr(oracle, "attn_logit_softcapping", None) or 0.0)
 
 
-@pytest.mark.parametrize(
-    "model_type",
-    [
-        *("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "ministral", "ministral3", "gemma2", "phi3", "olmo2", "olmo3"),
-        *("smollm3", "granite", "starcoder2", "cohere", "cohere2", "glm", "glm4", "exaone4", "nemotron"),
-        *("gemma", "seed_oss", "ernie4_5", "arcee", "stablelm", "llama4_text"),
-    ],
-)
+@pytest.mark.parametrize("model_type", [name for name in READERS if name not in NOT_IN_TRANSFORMERS])
 def test_absent_fields_have_the_defaults_of_transformers(model_type: str) -> None:
     sizes = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}
     sizes |= {"num_attention_heads": 32, "hidden_size": 256}
     complete = AutoConfig.for_model(model_type, **sizes).to_dict()
-    assert from_hf({"model_type": model_type, **sizes}) == from_hf(complete)
+    of_half = next((usual for text_type, usual in TEXT_HALVES.values() if text_type == model_type), {})
+    assert from_hf({"model_type": model_type, **of_half, **sizes}) == from_hf(complete)
 
 
 def test_biases_by_family() -> None:
@@ -139,6 +137,28 @@ def test_gemma_windows_follow_an_older_files_period() -> None:
     assert _config("gemma3_text", sliding_window=8, sliding_window_pattern=3).windows == (8, 8, 0, 8, 8, 0, 8)
 
 
+def test_gemma_4_ends_with_a_layer_that_sees_all_whatever_is_listed() -> None:
+    types = ["sliding_attention", "full_attention"] * 3 + ["sliding_attention"]
+    config = _config("gemma4_text", layer_types=types, sliding_window=8)
+    oracle = AutoConfig.for_model("gemma4_text", **SIZES, layer_types=list(types))
+    assert config.windows == tuple(8 if kind == "sliding_attention" else 0 for kind in oracle.layer_types)
+    assert config == _config("gemma4_text", layer_types=[*types[:-1], "full_attention"], sliding_window=8)
+
+
+def test_lfm2_rounds_no_width_whose_multiplier_is_null() -> None:
+    """As modeling_lfm2.py's Lfm2MLP has it: two thirds, and the multiplier and whole blocks only where it is there."""
+    assert _config("lfm2", intermediate_size=1000).intermediate_size == 768
+    assert _config("lfm2", intermediate_size=1000, block_ffn_dim_multiplier=None).intermediate_size == 666
+
+
+def test_a_scale_of_attention_of_0_is_none() -> None:
+    for name in ("mscale", "mscale_all_dim"):
+        scaled = _config(rope_parameters={**YARN, name: 0})
+        assert inverse_frequencies(scaled.ropes[0], 64)[1] == inverse_frequencies(_config(rope_parameters=YARN).ropes[0], 64)[1]
+    latent = _config("deepseek_v3", rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 0})
+    assert latent.attention_scale == _config("deepseek_v3").attention_scale
+
+
 def test_the_text_half_of_a_gemma_that_sees() -> None:
     config = from_hf({"model_type": "gemma3", "text_config": {"hidden_size": 64, "num_hidden_layers": 7}})
     assert (config.family, config.hidden_size, config.n_layers, config.n_heads, config.vocab_size) == (
@@ -184,10 +204,13 @@ def test_llama4_tunes_temperatures_where_it_says_so(tuned: Any) -> None:
     assert _config("llama4_text", attn_temperature_tuning=False).query_growth is None
 
 
-@pytest.mark.parametrize("window", [None, 8])
-def test_a_text_half_without_a_window_says_so_by_null(window: int | None) -> None:
-    config = from_hf({"model_type": "mistral3", "text_config": {"model_type": "mistral", **SIZES, "sliding_window": window}})
-    assert config.windows == (window or 0,) * 7
+def test_a_null_of_a_text_half_is_no_absent_field_but_where_the_half_has_a_default() -> None:
+    def windows(**text: Any) -> set[int]:
+        return set(from_hf({"model_type": "mistral3", "text_config": {**SIZES, "model_type": "mistral", **text}}).windows)
+
+    assert (windows(), windows(sliding_window=None), windows(sliding_window=64)) == ({4096}, {0}, {64})
+    text = {**SIZES, "max_position_embeddings": None, "model_type": None}
+    assert from_hf({"model_type": "qwen2_vl", "text_config": text}).max_position == 32_768
 
 
 @pytest.mark.parametrize("limit", [[0.0, math.inf], [0, math.inf], [0.0, {"__float__": "Infinity"}], [0.0, None], None])
@@ -231,6 +254,9 @@ def test_without_a_layer_that_has_one_there_is_no_state(model_type: str, setting
             {"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0] * 8, "long_factor": [1.0] * 7}},
             "long_factor is not a list of 8 positive numbers",
         ),
+        ({"model_type": "lfm2", "full_attn_idxs": 3}, "full_attn_idxs is not a list"),
+        ({"model_type": "exaone4", "sliding_window_pattern": ""}, "sliding_window_pattern is empty"),
+        ({"model_type": "vaultgemma", "sliding_window": None}, "sliding_window is not its size"),
         ({"model_type": "smollm3", "no_rope_layers": [1, 1]}, "no_rope_layers is not a list of 7"),
         ({"model_type": "starcoder2", "hidden_act": "silu"}, "hidden_act is silu"),
         ({"model_type": "stablelm", "qk_layernorm": True}, "qk_layernorm is true"),
