@@ -214,7 +214,7 @@ def _matrices(model: nn.Module, stored: Callable[[str], str], *, is_tied: bool) 
 
 
 def ends_are_ours(head: nn.Module, *, is_tied: bool) -> bool:
-    """Whether embedding and output matrix can be parts of ours, which one matrix that is both can if the output does nothing else."""
+    """Whether embedding and output matrix can be parts of ours; one matrix that is both can if the output does nothing else."""
     return not is_tied or type(head) is nn.Linear
 
 

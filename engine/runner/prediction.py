@@ -64,7 +64,9 @@ def _kept_dense(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
         return 0
     theirs = [name for name in checkpoint.names() if name not in files.matrices]
     matrices = [name for name in theirs if len(checkpoint.shape(name)) == 2]
-    return sum(
+    # An embedding that is transformers' own, and the output's matrix as our product has it, are two.
+    has_two = checkpoint.config.tie_embeddings and files.embedding in theirs and files.head in files.matrices
+    return (checkpoint.weight_bytes(files.embedding) if has_two else 0) + sum(
         math.prod(checkpoint.shape(name)) * dtype.itemsize - checkpoint.weight_bytes(name)
         for name in matrices
         if name != files.head or not checkpoint.config.tie_embeddings

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from engine.models.latent import HeadMatrices
 from engine.models.parts import Matrix
-from engine.models.transformers_fallback import _Value
+from engine.models.transformers_fallback import _AndHead, _Value
 from engine.quant import on_load
 from engine.runner.prediction import weigh
 from engine.runner.runner import ModelRunner
@@ -73,6 +73,9 @@ def test_of_models_that_transformers_computes_only_what_products_of_ours_use(nam
     for slot, asked in runner.model.parameters().items():
         if len(asked.shape) == 2:
             types.setdefault(type(asked).__name__, set()).add(made.qtype(slot))
+        if isinstance(asked, _AndHead):
+            held += asked._head.weight.n_bytes
+            asked = asked._embedding
         if isinstance(asked, _Value):
             (module, own), *_ = asked._places
             held += getattr(module, own).nbytes
