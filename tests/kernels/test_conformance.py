@@ -162,6 +162,8 @@ def test_int8_that_is_cut_off_instead_of_rounded_is_noticed() -> None:
     def cutting(q, k, v, *rest):
         k_cache, v_cache, slots, (_, scales) = rest[3:]
         out = honest.fn(q, k, v, *rest)
+        if v is None or v_cache is None:
+            return out
         block, offset = slots[slots >= 0] // v_cache.shape[1], slots[slots >= 0] % v_cache.shape[1]
         steps = v[slots >= 0] / scales[block, offset].unsqueeze(-1)
         v_cache[block, offset] = steps.nan_to_num().to(torch.int8)
@@ -178,6 +180,8 @@ def test_e4m3_that_is_not_rounded_to_even_or_becomes_nan_is_noticed() -> None:
     def changed(change, args):
         k_cache, v_cache, slots = args[6:9]
         out = honest.fn(*args)
+        if args[2] is None or v_cache is None:
+            return out
         v_cache[slots[slots >= 0] // v_cache.shape[1], slots[slots >= 0] % v_cache.shape[1]] = change(args[2][slots >= 0])
         return out
 

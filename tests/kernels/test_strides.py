@@ -16,7 +16,7 @@ from kernels.ops import Impl, Weight
 
 pytestmark = pytest.mark.skipif(missing is not None, reason=f"{missing}")
 
-IN_PLACE = {"penalize": (0,), "copy_blocks": (0, 1, 3)}
+IN_PLACE = {"penalize": (0,), "copy_blocks": (0, 1, 3), "causal_conv": (3,), "delta_rule": (7,), "state_scan": (7,)}
 """Arguments that must lie as they do, since they are edited where they are."""
 FAR = "2^31"
 """In the name of cases that are too large for copies."""
