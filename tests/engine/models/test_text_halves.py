@@ -101,9 +101,12 @@ def _check(path: Path, expected: list[torch.Tensor]) -> None:
 
 
 def _windows(text: transformers.PreTrainedConfig) -> tuple[int, ...]:
-    window, n_layers = getattr(text, "sliding_window", None) or 0, text.num_hidden_layers
-    slides = [kind == "sliding_attention" for kind in getattr(text, "layer_types", None) or ["sliding_attention"] * n_layers]
-    return tuple(window if slide else 0 for slide in slides)
+    n_layers = text.num_hidden_layers
+    of_kind = {
+        "sliding_attention": getattr(text, "sliding_window", None) or 0,
+        "chunked_attention": getattr(text, "attention_chunk_size", None) or 0,
+    }
+    return tuple(of_kind.get(kind, 0) for kind in getattr(text, "layer_types", None) or ["sliding_attention"] * n_layers)
 
 
 @pytest.mark.parametrize("name", MODELS)
